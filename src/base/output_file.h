@@ -1,0 +1,35 @@
+// A file that appears whole or not at all.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace narrows {
+
+// Writes go to a temporary file beside `path`; commit() makes it durable and renames it into place. Without
+// commit() (an exception, or SIGINT/SIGTERM/SIGHUP when install_interrupt_handler() was called) it is removed.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::string& path);
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  ~OutputFile();
+
+  void write(std::span<const std::byte> bytes);
+  void write(const void* data, std::size_t size) { write({static_cast<const std::byte*>(data), size}); }
+  std::size_t written() const { return written_; }
+  void commit();
+
+ private:
+  void flush();
+  std::string path_, temporary_;
+  int fd_ = -1;
+  int slot_ = -1;
+  std::size_t written_ = 0;
+  std::string buffer_;
+};
+
+// On SIGINT, SIGTERM and SIGHUP: removes every uncommitted OutputFile, then ends the process by the same signal.
+void install_interrupt_handler();
+
+}  // namespace narrows

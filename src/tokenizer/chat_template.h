@@ -8,12 +8,9 @@
 #include <span>
 #include <string>
 
-namespace narrows {
+#include "narrows/model.h"
 
-struct ChatMessage {
-  std::string role;  // "system", "user", "assistant", or what the template knows
-  std::string content;
-};
+namespace narrows {
 
 class ChatTemplate {
  public:

@@ -11,12 +11,11 @@
 #include <string_view>
 #include <vector>
 
+#include "narrows/model.h"
+
 namespace narrows {
 
 class GgufFile;
-using TokenId = std::int32_t;
-inline constexpr TokenId kNoToken = -1;
-
 enum class TokenKind : std::uint8_t { Normal, Unknown, Control, UserDefined, Unused, Byte };
 
 struct EncodeOptions {

@@ -1,0 +1,66 @@
+// One sequence of tokens in the making: the key/value cache and the latest logits.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "narrows/model.h"
+
+namespace narrows {
+
+enum class KvType { F16, F32, Q8_0 };
+
+struct SessionOptions {
+  std::int64_t context = 0;  // tokens the sequence may hold; 0: the model's trained context
+  KvType kv_type = KvType::F16;
+  std::int64_t chunk = 512;  // tokens computed together in a prompt; changes speed and memory, never a bit
+  bool context_shift = false;  // when full: drop the older half of what follows the first `keep` tokens and go on,
+                               // instead of throwing. What is kept is computed anew.
+  std::int64_t keep = 0;
+};
+
+// Logits depend on the tokens before them alone: not on how they were split into steps, on chunk, threads, or on
+// other sequences in a batch. (After a context shift: on the tokens kept.)
+class Session {
+ public:
+  explicit Session(std::shared_ptr<Model> model, const SessionOptions& options = {});
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) noexcept;
+  ~Session();
+
+  // Appends tokens (at least one) and computes them. Returns the logits that follow the last one: vocab_size()
+  // floats, valid until the next step. Throws Error for an id out of range or if the context would overflow.
+  std::span<const float> step(std::span<const TokenId> tokens);
+  std::span<const float> step(TokenId token) { return step(std::span(&token, 1)); }
+
+  // As step(), but keeps the logits after every token: tokens.size() × vocab_size() floats, row-major.
+  void step_all(std::span<const TokenId> tokens, std::span<float> logits);
+
+  std::span<const float> logits() const;           // of the last step; empty before it
+  const std::vector<TokenId>& tokens() const;      // all tokens held
+  std::int64_t context() const;
+  std::size_t kv_bytes() const;                    // memory that the cache holds now
+
+  // Forgets everything after the first `length` tokens. The logits are those of the last step still.
+  void truncate(std::int64_t length);
+
+  const std::shared_ptr<Model>& model() const;
+
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// One token run for one of several sequences of the same model.
+struct BatchItem {
+  Session* session;                  // each session at most once
+  std::span<const TokenId> tokens;   // at least one
+};
+
+// Steps several sequences through one forward pass; each session's logits() are as if it had been stepped alone.
+void step(std::span<const BatchItem> batch);
+
+}  // namespace narrows

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -77,7 +78,8 @@ class GgufFile {
   std::uint32_t version() const { return version_; }
   const std::map<std::string, GgufEntry, std::less<>>& metadata() const { return metadata_; }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
-  std::size_t file_bytes() const;  // all parts together
+  const std::vector<MappedFile>& parts() const { return files_; }  // the files of a split; one otherwise
+  std::size_t file_bytes() const;                                  // all parts together
 
   const GgufTensor* find_tensor(std::string_view name) const;  // nullptr if absent
   const GgufTensor& tensor(std::string_view name) const;       // throws if absent
@@ -98,6 +100,8 @@ class GgufFile {
   const GgufArray& get_array(std::string_view key) const;
 
  private:
+  void open_other_parts();
+
   std::string path_;
   std::uint32_t version_ = 0;
   std::map<std::string, GgufEntry, std::less<>> metadata_;
@@ -110,14 +114,18 @@ class GgufFile {
 // of its description, so that a large model never has to be in memory at once.
 class GgufWriter {
  public:
-  explicit GgufWriter(std::uint32_t alignment = 32) : alignment_(alignment) {}
-  void set(const std::string& key, GgufEntry entry);  // replaces an earlier value
+  // `alignment` of tensor data: a power of two of at least 8. The key general.alignment follows it.
+  explicit GgufWriter(std::uint32_t alignment = 32);
+  // Replaces an earlier value. Throws if the value is not of the entry's type or does not fit in it.
+  void set(const std::string& key, const GgufEntry& entry);
   void set_u32(const std::string& key, std::uint32_t value);
   void set_f32(const std::string& key, float value);
   void set_string(const std::string& key, std::string value);
+  // `shape` in ggml's order, 1 to 4 sizes of at least 1. Throws if the name is taken or a row is not a whole
+  // number of blocks.
   void add_tensor(const std::string& name, DType dtype, std::span<const std::int64_t> shape);
 
-  // Writes the file; `data(i, sink)` is called for each tensor in turn and must pass exactly its bytes to
+  // Writes the file; `produce(i, sink)` is called for each tensor in turn and must pass exactly its bytes to
   // sink, in one or more pieces. The file appears whole or not at all (OutputFile).
   using Sink = void (*)(void* context, std::span<const std::byte>);
   template <typename Produce>
@@ -135,8 +143,9 @@ class GgufWriter {
   using ProduceFn = void (*)(void* self, std::size_t tensor, Sink sink, void* context);
   void write_with(const std::string& path, ProduceFn produce, void* self) const;
   std::uint32_t alignment_;
-  std::vector<std::pair<std::string, GgufEntry>> metadata_;
+  std::vector<std::pair<std::string, std::string>> metadata_;  // key, type and value as the file holds them
   std::vector<GgufTensor> tensors_;
+  std::set<std::string, std::less<>> names_;
 };
 
 }  // namespace narrows

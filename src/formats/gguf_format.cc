@@ -1,8 +1,25 @@
 #include "formats/gguf_format.h"
 
-#include <fmt/format.h>
+#include "base/error.h"
 
 namespace narrows::gguf {
+
+void set_bytes(GgufTensor& tensor, const std::string& where) {
+  std::int64_t elements = 1;
+  for (int d = 0; d < tensor.dims; ++d) {
+    if (tensor.shape[d] < 1)
+      fail("{}: dimension {}: expected a size of at least 1, found {}", where, d, tensor.shape[d]);
+    if (__builtin_mul_overflow(elements, tensor.shape[d], &elements))
+      fail("{}: expected fewer than 2^63 elements", where);
+  }
+  const DTypeInfo& info = dtype_info(tensor.dtype);
+  if (tensor.shape[0] % info.block_size != 0)
+    fail("{}: expected rows of a multiple of {} elements for type {}, found {}", where, info.block_size,
+         info.name, tensor.shape[0]);
+  if (__builtin_mul_overflow(static_cast<std::uint64_t>(elements / info.block_size),
+                             static_cast<std::uint64_t>(info.block_bytes), &tensor.bytes))
+    fail("{}: expected fewer than 2^64 bytes", where);
+}
 
 std::string_view type_name(GgufType type) {
   switch (type) {

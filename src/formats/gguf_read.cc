@@ -1,6 +1,7 @@
 // Reading of GGUF files. Nothing in the file is trusted: every count is compared with what the rest of the
 // file can hold before memory is taken for it.
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <limits>
 #include <type_traits>
@@ -231,21 +232,20 @@ GgufEntry read_entry(Cursor& in, const std::string& what) {
 
 using Metadata = std::map<std::string, GgufEntry, std::less<>>;
 
-// The integer at `key`, which must lie in [low, high]; nullopt if absent.
-std::optional<std::int64_t> ranged_int(const std::string& path, const Metadata& metadata,
-                                       std::string_view key, std::int64_t low, std::int64_t high) {
+[[noreturn]] void wrong_kind(const std::string& path, std::string_view key, std::string_view expected,
+                             const GgufEntry& entry) {
+  fail("{}: key {}: expected {}, found {}", path, printable(key), expected, gguf::type_name(entry.type));
+}
+
+std::optional<std::int64_t> integer(const std::string& path, const Metadata& metadata, std::string_view key) {
   const auto found = metadata.find(key);
   if (found == metadata.end()) return std::nullopt;
+  if (const auto* i = std::get_if<std::int64_t>(&found->second.value)) return *i;
   const auto* u = std::get_if<std::uint64_t>(&found->second.value);
-  const auto* i = std::get_if<std::int64_t>(&found->second.value);
-  if (!u && !i) fail("{}: key {}: expected an integer", path, key);
-  const bool fits = u ? std::in_range<std::int64_t>(*u) : true;
-  const std::int64_t value = !fits ? std::numeric_limits<std::int64_t>::max()
-                             : u   ? static_cast<std::int64_t>(*u)
-                                   : *i;
-  if (value < low || value > high)
-    fail("{}: key {}: expected an integer from {} to {}, found {}", path, key, low, high, value);
-  return value;
+  if (!u) wrong_kind(path, key, "an integer", found->second);
+  if (!std::in_range<std::int64_t>(*u))
+    fail("{}: key {}: expected an integer below 2^63, found {}", path, printable(key), *u);
+  return static_cast<std::int64_t>(*u);
 }
 
 // Everything in one file; `tensors` point into it.
@@ -282,26 +282,12 @@ GgufTensor read_tensor_info(Cursor& in, std::uint64_t index, std::uint64_t& offs
   if (dims < 1 || dims > tensor.shape.size())
     fail("{}: tensor {}: expected 1 to 4 dimensions, found {}", in.path(), name, dims);
   tensor.dims = static_cast<int>(dims);
-  std::int64_t elements = 1;
-  for (std::uint32_t d = 0; d < dims; ++d) {
-    tensor.shape[d] = in.take<std::int64_t>(at);
-    if (tensor.shape[d] < 1)
-      fail("{}: tensor {}: dimension {}: expected a size of at least 1, found {}", in.path(), name, d,
-           tensor.shape[d]);
-    if (__builtin_mul_overflow(elements, tensor.shape[d], &elements))
-      fail("{}: tensor {}: expected fewer than 2^63 elements", in.path(), name);
-  }
+  for (std::uint32_t d = 0; d < dims; ++d) tensor.shape[d] = in.take<std::int64_t>(at);
   const auto type = in.take<std::uint32_t>(at);
-  const DTypeInfo* info = find_dtype(type);
-  if (!info)
+  if (!find_dtype(type))
     fail("{}: tensor {}: type {} ({}) is not supported", in.path(), name, type, unsupported_name(type));
   tensor.dtype = static_cast<DType>(type);
-  if (tensor.shape[0] % info->block_size != 0)
-    fail("{}: tensor {}: expected rows of a multiple of {} elements for type {}, found {}", in.path(), name,
-         info->block_size, info->name, tensor.shape[0]);
-  if (__builtin_mul_overflow(static_cast<std::uint64_t>(elements / info->block_size),
-                             static_cast<std::uint64_t>(info->block_bytes), &tensor.bytes))
-    fail("{}: tensor {}: expected fewer than 2^64 bytes", in.path(), name);
+  gguf::set_bytes(tensor, fmt::format("{}: tensor {}", in.path(), name));
   offset = in.take<std::uint64_t>(at);
   return tensor;
 }
@@ -315,6 +301,18 @@ void check_overlaps(const std::string& path, const std::vector<GgufTensor>& tens
     if (order[i - 1]->data + order[i - 1]->bytes > order[i]->data)
       fail("{}: tensor {}: its data overlaps that of tensor {}", path, printable(order[i]->name),
            printable(order[i - 1]->name));
+}
+
+std::uint64_t read_alignment(const std::string& path, const Metadata& metadata) {
+  const auto found = metadata.find("general.alignment");
+  if (found == metadata.end()) return gguf::kDefaultAlignment;
+  const auto* value = std::get_if<std::uint64_t>(&found->second.value);
+  if (!value || found->second.type != GgufType::U32)
+    wrong_kind(path, "general.alignment", "a u32", found->second);
+  if (*value < gguf::kLeastAlignment || !std::has_single_bit(*value))
+    fail("{}: key general.alignment: expected a power of two of at least {}, found {}", path,
+         gguf::kLeastAlignment, *value);
+  return *value;
 }
 
 Part read_part(const MappedFile& file) {
@@ -339,12 +337,7 @@ Part read_part(const MappedFile& file) {
   for (std::uint64_t i = 0; i < tensor_count; ++i)
     part.tensors.push_back(read_tensor_info(in, i, offsets[i]));
 
-  const auto alignment =
-      static_cast<std::uint64_t>(ranged_int(in.path(), part.metadata, "general.alignment", 8, 1 << 30)
-                                     .value_or(gguf::kDefaultAlignment));
-  if ((alignment & (alignment - 1)) != 0)
-    fail("{}: key general.alignment: expected a power of two, found {}", in.path(), alignment);
-
+  const std::uint64_t alignment = read_alignment(in.path(), part.metadata);
   const std::uint64_t size = file.bytes().size();
   const std::uint64_t start = std::min(gguf::align(in.offset(), alignment), size), room = size - start;
   for (std::size_t i = 0; i < part.tensors.size(); ++i) {
@@ -375,9 +368,18 @@ std::string split_path(const std::string& first, std::int64_t number, std::int64
 
 constexpr std::int64_t kMostParts = 65535;
 
-[[noreturn]] void wrong_kind(const std::string& path, std::string_view key, std::string_view expected,
-                             const GgufEntry& entry) {
-  fail("{}: key {}: expected {}, found {}", path, printable(key), expected, gguf::type_name(entry.type));
+// What a file says of its place in a split; count 0 if it is no part of one.
+struct Place {
+  std::int64_t number = 0, count = 0;
+};
+Place place_in_split(const std::string& path, const Metadata& metadata) {
+  const Place place{integer(path, metadata, "split.no").value_or(0),
+                    integer(path, metadata, "split.count").value_or(0)};
+  if (place.count < 0 || place.count > kMostParts)
+    fail("{}: key split.count: expected 0 to {}, found {}", path, kMostParts, place.count);
+  if (place.count > 0 && (place.number < 0 || place.number >= place.count))
+    fail("{}: key split.no: expected 0 to {}, found {}", path, place.count - 1, place.number);
+  return place;
 }
 
 template <typename T>
@@ -388,6 +390,35 @@ T required(std::optional<T> value, const std::string& path, std::string_view key
 
 }  // namespace
 
+void GgufFile::open_other_parts() {
+  const auto [number, count] = place_in_split(path_, metadata_);
+  if (number != 0)
+    fail(
+        "{}: this is file {} of a split into {}: expected the first, whose name ends in -{:05}-of-{:05}.gguf",
+        path_, number + 1, count, 1, count);
+  for (std::int64_t i = 1; i < count; ++i) {
+    const std::string name = split_path(path_, i, count);
+    try {
+      files_.emplace_back(name);
+    } catch (const Error& error) {
+      fail("{}: file {} of {} of the split cannot be read: {}", path_, i + 1, count, error.what());
+    }
+    Part part = read_part(files_.back());
+    const Place place = place_in_split(name, part.metadata);
+    if (place.count == 0)
+      fail("{}: expected file {} of a split into {}, found a file that is no part of one", name, i + 1,
+           count);
+    if (place.count != count || place.number != i)
+      fail("{}: expected file {} of a split into {}, found file {} of {}", name, i + 1, count,
+           place.number + 1, place.count);
+    std::ranges::move(part.tensors, std::back_inserter(tensors_));
+  }
+  const auto total = integer(path_, metadata_, "split.tensors.count");
+  if (total && !std::cmp_equal(*total, tensors_.size()))
+    fail("{}: key split.tensors.count: expected {}, as its files hold, found {}", path_, tensors_.size(),
+         *total);
+}
+
 GgufFile GgufFile::open(const std::string& path) {
   GgufFile file;
   file.path_ = path;
@@ -397,35 +428,7 @@ GgufFile GgufFile::open(const std::string& path) {
   file.metadata_ = std::move(first.metadata);
   file.tensors_ = std::move(first.tensors);
 
-  const std::int64_t parts = ranged_int(path, file.metadata_, "split.count", 0, kMostParts).value_or(0);
-  if (parts > 1) {
-    const auto number = ranged_int(path, file.metadata_, "split.no", 0, parts - 1).value_or(0);
-    if (number != 0)
-      fail(
-          "{}: this is file {} of a split into {}: expected the first, whose name ends in "
-          "-{:05}-of-{:05}.gguf",
-          path, number + 1, parts, 1, parts);
-    for (std::int64_t i = 1; i < parts; ++i) {
-      const std::string name = split_path(path, i, parts);
-      try {
-        file.files_.emplace_back(name);
-      } catch (const Error& error) {
-        fail("{}: file {} of {} of the split cannot be read: {}", path, i + 1, parts, error.what());
-      }
-      Part part = read_part(file.files_.back());
-      const auto part_count = ranged_int(name, part.metadata, "split.count", 0, kMostParts).value_or(0);
-      const auto part_number = ranged_int(name, part.metadata, "split.no", 0, kMostParts).value_or(0);
-      if (part_count != parts || part_number != i)
-        fail("{}: expected file {} of a split into {}, found file {} of {}", name, i + 1, parts,
-             part_number + 1, part_count);
-      std::ranges::move(part.tensors, std::back_inserter(file.tensors_));
-    }
-    const auto total = ranged_int(path, file.metadata_, "split.tensors.count", 0, 1 << 30);
-    if (total && static_cast<std::size_t>(*total) != file.tensors_.size())
-      fail("{}: key split.tensors.count: expected {}, as its files hold, found {}", path,
-           file.tensors_.size(), *total);
-  }
-
+  if (place_in_split(path, file.metadata_).count > 1) file.open_other_parts();
   for (std::size_t i = 0; i < file.tensors_.size(); ++i)
     if (!file.by_name_.emplace(file.tensors_[i].name, i).second)
       fail("{}: tensor {}: found twice", path, printable(file.tensors_[i].name));
@@ -457,8 +460,7 @@ const GgufEntry* GgufFile::find(std::string_view key) const {
 }
 
 std::optional<std::int64_t> GgufFile::find_int(std::string_view key) const {
-  return ranged_int(path_, metadata_, key, std::numeric_limits<std::int64_t>::min(),
-                    std::numeric_limits<std::int64_t>::max());
+  return integer(path_, metadata_, key);
 }
 
 std::optional<double> GgufFile::find_float(std::string_view key) const {

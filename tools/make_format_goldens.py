@@ -3,6 +3,8 @@
 
 dequantize.gguf  per type: blocks of random bytes with finite scales, and the f32 values that gguf decodes
 quantize.gguf    rows of f32 values, and the bytes that gguf encodes, per type that it can encode
+
+Seeds for the fuzzer go to tests/fuzz/corpus/gguf.
 """
 
 import pathlib
@@ -11,7 +13,9 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as T
 
-OUT = pathlib.Path(__file__).resolve().parent.parent / "tests/data/formats"
+TESTS = pathlib.Path(__file__).resolve().parent.parent / "tests"
+OUT = TESTS / "data/formats"
+CORPUS = TESTS / "fuzz/corpus/gguf"
 BLOCKS = 16
 
 # Offsets of the f16 fields in a block.
@@ -23,8 +27,8 @@ SCALES = {
 EDGES = [s | h for h in (0x0000, 0x0001, 0x03FF, 0x0400, 0x7BFF, 0x3C00) for s in (0, 0x8000)]
 
 
-def writer(name):
-    return gguf.GGUFWriter(OUT / name, arch="golden")
+def writer(path):
+    return gguf.GGUFWriter(path, arch="golden")
 
 
 def finish(w):
@@ -41,7 +45,7 @@ def finite_f16(rng, n):
 
 def make_dequantize():
     rng = np.random.default_rng(1)
-    w = writer("dequantize.gguf")
+    w = writer(OUT / "dequantize.gguf")
     for dtype, scales in SCALES.items():
         _, size = gguf.GGML_QUANT_SIZES[dtype]
         blocks = rng.integers(0, 256, (BLOCKS, size), dtype=np.uint8)
@@ -72,14 +76,57 @@ def make_quantize():
     odd[2, :] = 2.5
     odd[3, 10], odd[3, 20] = 1.5, -1.5  # which of the two extremes gives the scale
     x = np.concatenate([rows, half, odd])
-    w = writer("quantize.gguf")
+    w = writer(OUT / "quantize.gguf")
     w.add_tensor("values", x)
     for dtype in (T.Q4_0, T.Q4_1, T.Q5_0, T.Q8_0, T.F16, T.BF16):
         w.add_tensor(dtype.name, gguf.quantize(x, dtype).view(np.uint8).reshape(len(x), -1), raw_dtype=dtype)
     finish(w)
 
 
+def make_corpus():
+    w = writer(CORPUS / "values.gguf")
+    w.add_uint8("u8", 1)
+    w.add_int8("i8", -1)
+    w.add_uint16("u16", 2)
+    w.add_int16("i16", -2)
+    w.add_uint32("u32", 3)
+    w.add_int32("i32", -3)
+    w.add_uint64("u64", 4)
+    w.add_int64("i64", -4)
+    w.add_float32("f32", 0.5)
+    w.add_float64("f64", 0.25)
+    w.add_bool("bool", True)
+    w.add_array("strings", ["a", "", "long enough to be on the heap"])
+    w.add_array("integers", [1, -2, 3])
+    w.add_array("floats", [0.5, 1.5])
+    w.add_array("bools", [True, False])
+    finish(w)
+
+    rng = np.random.default_rng(3)
+    w = writer(CORPUS / "tensors.gguf")
+    for dtype in (T.Q4_0, T.Q5_1, T.Q8_0, T.Q3_K, T.Q4_K, T.IQ4_XS):
+        _, size = gguf.GGML_QUANT_SIZES[dtype]
+        w.add_tensor(dtype.name, rng.integers(0, 256, (1, size), dtype=np.uint8), raw_dtype=dtype)
+    w.add_tensor("i32", np.arange(4, dtype=np.int32))
+    w.add_tensor("f16", np.ones((2, 3), np.float16))
+    finish(w)
+
+    w = writer(CORPUS / "aligned.gguf")
+    w.add_custom_alignment(64)
+    w.add_uint16("split.count", 1)
+    w.add_tensor("a", np.ones((2, 3, 4), np.float32))
+    w.add_tensor("b", np.ones(3, np.float32))
+    finish(w)
+
+    for name in ("values", "tensors"):
+        data = bytearray((CORPUS / f"{name}.gguf").read_bytes())
+        data[4] = 2  # the version
+        (CORPUS / f"{name}_v2.gguf").write_bytes(data)
+
+
 if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
+    CORPUS.mkdir(parents=True, exist_ok=True)
+    make_corpus()
     make_dequantize()
     make_quantize()

@@ -127,7 +127,9 @@ TEST(Quantize, NoScaleIsInfinite) {
                                             {DType::Q8_0, 65504 * 127.0f}, {DType::Q4_0, 65504 * 8},
                                             {DType::Q5_0, 65504 * 16},     {DType::Q4_1, 65504},
                                             {DType::Q4_K, 5e7f},           {DType::Q6_K, 2e8f}};
-  for (const auto& [dtype, most] : within) {
+  for (const auto& pair : within) {
+    const DType dtype = pair.first;
+    const float most = pair.second;
     std::vector<float> x(256, 0.0f);
     x[7] = most;
     const std::vector<float> y = there_and_back(dtype, x);

@@ -70,8 +70,7 @@ TEST(Quantize, AgreesToTheByte) {
   EXPECT_EQ(types, 6);
 }
 
-// Measured on this data, and on larger samples against ggml's reference quantizers: 0.0712 for Q4_K, 0.01774
-// for Q6_K.
+// ggml's reference quantizers reach 0.0712 for Q4_K and 0.0177 for Q6_K on such data.
 TEST(Quantize, ErrorOnGaussians) {
   const std::vector<float> x = gaussian(1 << 16, 0.02f);
   const std::pair<DType, double> bounds[] = {
@@ -156,7 +155,7 @@ TEST(Quantize, RefusesWhatIsNotFinite) {
 }
 
 TEST(Quantize, ValuesOfTheGridStay) {
-  // What one round trip gives, a second one keeps: a property of a quantizer that finds the best scales.
+  // What one round trip gives, a second one keeps.
   const std::vector<float> x = gaussian(4096, 1);
   for (const DType dtype : {DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0}) {
     const std::vector<float> once = there_and_back(dtype, x);

@@ -32,7 +32,8 @@ class ByteAlphabet {
 
   const std::string& character(unsigned char byte) const { return characters_[byte]; }
 
-  // The bytes that a token is written for, or the spelling itself if it has a character that stands for no byte.
+  // The bytes that a token is written for, or the spelling itself if it has a character that stands for no
+  // byte.
   std::string decode(std::string_view spelling) const {
     std::string bytes;
     for (std::size_t i = 0; i < spelling.size();) {
@@ -126,16 +127,16 @@ class BpeTokenizer final : public Tokenizer {
       const std::string_view merge = merges[rank];
       const std::size_t space = merge.find(' ', 1);
       if (space == merge.npos || space + 1 == merge.size()) {
-        fail("{}: key {}: merge {}: expected two tokens with a space between, found {}", vocabulary_.source, kMerges,
-             rank, quoted(merge));
+        fail("{}: key {}: merge {}: expected two tokens with a space between, found {}", vocabulary_.source,
+             kMerges, rank, quoted(merge));
       }
       const std::string_view left = merge.substr(0, space), right = merge.substr(space + 1);
       joined.assign(left).append(right);
       const auto token = [&](std::string_view part) {
         const TokenId id = find(part);
         if (id == kNoToken) {
-          fail("{}: key {}: merge {}: expected tokens of the vocabulary, found {}", vocabulary_.source, kMerges, rank,
-               quoted(part));
+          fail("{}: key {}: merge {}: expected tokens of the vocabulary, found {}", vocabulary_.source,
+               kMerges, rank, quoted(part));
         }
         return id;
       };
@@ -188,7 +189,8 @@ class BpeTokenizer final : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<const Tokenizer> make_bpe_tokenizer(Vocabulary vocabulary, std::span<const std::string> merges) {
+std::unique_ptr<const Tokenizer> make_bpe_tokenizer(Vocabulary vocabulary,
+                                                    std::span<const std::string> merges) {
   return std::make_unique<BpeTokenizer>(std::move(vocabulary), merges);
 }
 

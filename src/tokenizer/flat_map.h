@@ -1,5 +1,5 @@
-// A hash map from 64-bit keys to small values, for tables that are built once and then only read: open addressing,
-// linear probing, half full at most.
+// A hash map from 64-bit keys to small values, for tables that are built once and then only read: open
+// addressing, linear probing, half full at most.
 #pragma once
 #include <bit>
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The merging loop that byte-level BPE and SPM share: join the neighbouring pair of the smallest priority, the leftmost
-// of equals, until no pair can be joined.
+// The merging loop that byte-level BPE and SPM share: join the neighbouring pair of the smallest priority,
+// the leftmost of equals, until no pair can be joined.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -24,7 +24,8 @@ struct Join {
   static constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max();
 };
 
-// `join_of(left, right)` gives the Join of two neighbouring symbols. O(n log n); short sequences go without the queue.
+// `join_of(left, right)` gives the Join of two neighbouring symbols. O(n log n); short sequences go without
+// the queue.
 class Merger {
  public:
   template <typename JoinOf>

@@ -13,9 +13,9 @@ namespace narrows {
 
 namespace {
 
-// The patterns are those of the models' own tokenizer.json, not llama.cpp's rewrites of them for std::regex. A name may
-// have several, each applied to the pieces that the one before has left; what no alternative matches is a piece too.
-// \s and \S stand for Unicode's White_Space property.
+// The patterns are those of the models' own tokenizer.json, not llama.cpp's rewrites of them for std::regex.
+// A name may have several, each applied to the pieces that the one before has left; what no alternative
+// matches is a piece too. \s and \S stand for Unicode's White_Space property.
 constexpr std::string_view kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kLlama3 =
@@ -55,10 +55,14 @@ struct Rule {
   bool add_bos = false;
 };
 
-const Rule kRules[] = {
-    {{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}, {kLlama3}, true, true},
+constexpr Rule kRules[] = {
+    {{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"},
+     {kLlama3},
+     true,
+     true},
     {{"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"}, {kLlama3}},
-    {{"qwen2", "stablelm2", "deepseek-r1-qwen", "kormo", "megrez", "hunyuan", "solar-open", "grok-2"}, {kQwen2}},
+    {{"qwen2", "stablelm2", "deepseek-r1-qwen", "kormo", "megrez", "hunyuan", "solar-open", "grok-2"},
+     {kQwen2}},
     {{"qwen35"}, {kQwen35}},
     {{"gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "gigachat", "a.x-4.0", "mellum",
       "exaone4"},
@@ -69,7 +73,8 @@ const Rule kRules[] = {
     {{"gpt-4o", "llama4", "kanana2", "minimax-m2"}, {kO200k}},
     {{"tekken"}, {kTekken}, true, true},
     {{"deepseek-coder"}, {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", "[一-龥ࠀ-一가-퟿]+", kDigit}},
-    {{"deepseek-v3", "hunyuan-dense", "joyai-llm"}, {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", kDeepseek3}},
+    {{"deepseek-v3", "hunyuan-dense", "joyai-llm"},
+     {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", kDeepseek3}},
     {{"bailingmoe", "bailingmoe2", "llada-moe"}, {kBailing}},
     {{"seed-coder"}, {kSeedCoder}},
     {{"bloom", "poro-chat", "gpt3-finnish"}, {kBloom}},
@@ -147,10 +152,11 @@ struct PreTokenizer::Pattern {
     const PCRE2_SIZE* found = pcre2_get_ovector_pointer(match);
     std::size_t done = 0;
     while (done < text.size()) {
-      const int rc = pcre2_match(code.get(), subject, text.size(), done, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, match,
-                                 nullptr);
+      const int rc = pcre2_match(code.get(), subject, text.size(), done, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY,
+                                 match, nullptr);
       if (rc == PCRE2_ERROR_NOMATCH) break;
-      if (rc < 0) fail("pre-tokenizer: PCRE2 error {} in a text of {} bytes at offset {}", rc, text.size(), done);
+      if (rc < 0)
+        fail("pre-tokenizer: PCRE2 error {} in a text of {} bytes at offset {}", rc, text.size(), done);
       if (found[0] > done) words.push_back(text.substr(done, found[0] - done));
       words.push_back(text.substr(found[0], found[1] - found[0]));
       done = found[1];

@@ -35,7 +35,8 @@ SpecialTokens::SpecialTokens(const Vocabulary& vocabulary) : nodes_(1) {
   link(edges);
 }
 
-void SpecialTokens::add(std::string_view spelling, const Node& properties, std::vector<std::uint64_t>& edges) {
+void SpecialTokens::add(std::string_view spelling, const Node& properties,
+                        std::vector<std::uint64_t>& edges) {
   std::uint32_t node = kRoot;
   for (const char c : spelling) {
     const std::uint64_t key = edge(node, static_cast<unsigned char>(c));
@@ -88,7 +89,8 @@ std::uint32_t SpecialTokens::first_output(std::uint32_t node, bool parse_special
   return node;
 }
 
-std::vector<SpecialTokens::Match> SpecialTokens::longest_matches(std::string_view text, bool parse_special) const {
+std::vector<SpecialTokens::Match> SpecialTokens::longest_matches(std::string_view text,
+                                                                 bool parse_special) const {
   std::vector<Match> matches;
   std::uint32_t node = kRoot;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -101,8 +103,8 @@ std::vector<SpecialTokens::Match> SpecialTokens::longest_matches(std::string_vie
   return matches;
 }
 
-// Lengths are worked off from the longest. A match that runs into one taken before gives way to the next shorter token
-// that ends at the same place, unless that place is taken too.
+// Lengths are worked off from the longest. A match that runs into one taken before gives way to the next
+// shorter token that ends at the same place, unless that place is taken too.
 std::vector<SpecialTokens::Match> SpecialTokens::choose(std::string_view text, std::vector<Match> candidates,
                                                         bool parse_special) const {
   std::vector<bool> taken(text.size());

@@ -21,8 +21,8 @@ class SpecialTokens {
  public:
   explicit SpecialTokens(const Vocabulary& vocabulary);
 
-  // Longer tokens are taken first, wherever they are; of equally long ones the leftmost. Control and unknown tokens
-  // only if `parse_special`. No fragment is empty.
+  // Longer tokens are taken first, wherever they are; of equally long ones the leftmost. Control and unknown
+  // tokens only if `parse_special`. No fragment is empty.
   std::vector<Fragment> partition(std::string_view text, bool parse_special) const;
 
  private:
@@ -48,7 +48,9 @@ class SpecialTokens {
   std::vector<Match> longest_matches(std::string_view text, bool parse_special) const;
   std::vector<Match> choose(std::string_view text, std::vector<Match> candidates, bool parse_special) const;
 
-  static std::uint64_t edge(std::uint32_t node, unsigned char byte) { return std::uint64_t{node} << 8 | byte; }
+  static std::uint64_t edge(std::uint32_t node, unsigned char byte) {
+    return std::uint64_t{node} << 8 | byte;
+  }
 
   std::vector<Node> nodes_;
   FlatMap<std::uint32_t> next_;

@@ -1,5 +1,5 @@
-// SentencePiece's BPE: the characters of a text, spaces written as U+2581, merged by the score of what they become;
-// what is no token falls back to bytes.
+// SentencePiece's BPE: the characters of a text, spaces written as U+2581, merged by the score of what they
+// become; what is no token falls back to bytes.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
 
-// The symbol that `text` begins with: what its lead byte promises, valid or not, as in llama.cpp, but never beyond a
-// space, which as part of a broken symbol would come back as U+2581.
+// The symbol that `text` begins with: what its lead byte promises, valid or not, as in llama.cpp, but never
+// beyond a space, which as part of a broken symbol would come back as U+2581.
 std::string_view first_symbol(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   std::string_view symbol = text.substr(0, lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4);
@@ -67,8 +67,8 @@ class SpmTokenizer final : public Tokenizer {
     for (std::size_t id = 0; id < vocabulary_.size(); ++id) {
       const std::string_view token = vocabulary_.spellings[id];
       if (vocabulary_.kinds[id] == TokenKind::Byte && byte_value(token) < 0) {
-        fail("{}: key tokenizer.ggml.tokens: token {}: expected a byte as <0xAB>, found {}", vocabulary_.source, id,
-             quoted(token));
+        fail("{}: key tokenizer.ggml.tokens: token {}: expected a byte as <0xAB>, found {}",
+             vocabulary_.source, id, quoted(token));
       }
       if (!can_be_text(vocabulary_.kinds[id])) continue;
       longest_ = std::max(longest_, token.size());
@@ -125,7 +125,8 @@ class SpmTokenizer final : public Tokenizer {
     Merger merger;
   };
 
-  // Text never becomes a control token, even if it is spelled like one: here llama.cpp differs from SentencePiece.
+  // Text never becomes a control token, even if it is spelled like one: here llama.cpp differs from
+  // SentencePiece.
   static bool can_be_text(TokenKind kind) {
     return kind == TokenKind::Normal || kind == TokenKind::UserDefined || kind == TokenKind::Unused;
   }
@@ -159,8 +160,8 @@ class SpmTokenizer final : public Tokenizer {
     symbols.clear();
     for (std::size_t i = 0; i < text.size();) {
       const std::string_view character = first_symbol(text.substr(i));
-      // No token reaches from a byte that no token has before a space over that space: what lies before such a place
-      // can be merged by itself.
+      // No token reaches from a byte that no token has before a space over that space: what lies before such
+      // a place can be merged by itself.
       if (character == kSpace && i > 0 && !before_space_[static_cast<unsigned char>(text[i - 1])]) {
         encode_symbols(scratch, ids);
         symbols.clear();

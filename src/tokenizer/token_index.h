@@ -14,8 +14,8 @@ inline constexpr TokenId kNoToken = -1;
 
 class TokenIndex {
  public:
-  // Indexes the spellings, which must outlive the index and stay where they are (a moved-from vector's elements do).
-  // Returns the first pair of ids with the same spelling, {kNoToken, kNoToken} if all differ.
+  // Indexes the spellings, which must outlive the index and stay where they are (a moved-from vector's
+  // elements do). Returns the first pair of ids with the same spelling, {kNoToken, kNoToken} if all differ.
   std::pair<TokenId, TokenId> build(std::span<const std::string> spellings);
 
   TokenId find(std::string_view spelling) const;  // kNoToken if absent

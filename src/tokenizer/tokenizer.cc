@@ -10,7 +10,8 @@ std::unique_ptr<const Tokenizer> Tokenizer::from_gguf(const GgufFile& file) {
   if (vocabulary.model == "llama") return make_spm_tokenizer(std::move(vocabulary));
   constexpr std::string_view kMerges = "tokenizer.ggml.merges";
   const GgufArray& merges = file.get_array(kMerges);
-  if (merges.element != GgufType::String) fail("{}: key {}: expected an array of strings", file.path(), kMerges);
+  if (merges.element != GgufType::String)
+    fail("{}: key {}: expected an array of strings", file.path(), kMerges);
   return make_bpe_tokenizer(std::move(vocabulary), merges.strings);
 }
 

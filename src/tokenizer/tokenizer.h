@@ -1,8 +1,9 @@
 // Text to token ids and back.
 //
-// Kinds: byte-level BPE (tokenizer.ggml.model = "gpt2": merges over bytes written as printable characters, after a
-// pre-tokenizer pattern named by tokenizer.ggml.pre) and SPM (tokenizer.ggml.model = "llama": SentencePiece's
-// BPE by score with byte fallback). Ids are those of llama.cpp and of the Hugging Face tokenizer of the same model.
+// Kinds: byte-level BPE (tokenizer.ggml.model = "gpt2": merges over bytes written as printable characters,
+// after a pre-tokenizer pattern named by tokenizer.ggml.pre) and SPM (tokenizer.ggml.model = "llama":
+// SentencePiece's BPE by score with byte fallback). Ids are those of llama.cpp and of the Hugging Face
+// tokenizer of the same model.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -29,22 +30,26 @@ class Tokenizer {
   static std::unique_ptr<const Tokenizer> from_gguf(const GgufFile& file);
   virtual ~Tokenizer() = default;
 
-  // Any bytes are accepted, up to 1 GiB. Invalid UTF-8 is treated as llama.cpp does: SPM encodes its bytes; byte-level
-  // BPE, whose patterns need characters, takes each for U+FFFD. Thread-safe.
+  // Any bytes are accepted, up to 1 GiB. Invalid UTF-8 is treated as llama.cpp does: SPM encodes its bytes;
+  // byte-level BPE, whose patterns need characters, takes each for U+FFFD. Thread-safe.
   virtual std::vector<TokenId> encode(std::string_view text, EncodeOptions options = {}) const = 0;
 
-  // The exact bytes that the ids stand for: concatenated pieces, less SPM's leading space prefix where the model
-  // adds one and `ids` starts a text. Control tokens give nothing unless show_special.
-  // Throws Error for an id out of range.
+  // The exact bytes that the ids stand for: concatenated pieces, less SPM's leading space prefix where the
+  // model adds one and `ids` starts a text. Control tokens give nothing unless show_special. Throws Error for
+  // an id out of range.
   std::string decode(std::span<const TokenId> ids, bool show_special = false) const;
 
   // The bytes of one token inside a text ("▁" is a space, byte tokens are their byte).
   virtual std::string piece(TokenId id, bool show_special = false) const = 0;
 
   // The token as the vocabulary spells it, and its kind. `id` must be in range.
-  const std::string& spelling(TokenId id) const { return vocabulary_.spellings.at(static_cast<std::size_t>(id)); }
+  const std::string& spelling(TokenId id) const {
+    return vocabulary_.spellings.at(static_cast<std::size_t>(id));
+  }
   TokenKind kind(TokenId id) const { return vocabulary_.kinds.at(static_cast<std::size_t>(id)); }
-  TokenId find(std::string_view spelling) const { return vocabulary_.index.find(spelling); }  // kNoToken if absent
+  TokenId find(std::string_view spelling) const {
+    return vocabulary_.index.find(spelling);
+  }  // kNoToken if absent
 
   std::int32_t vocab_size() const { return static_cast<std::int32_t>(vocabulary_.size()); }
   const std::string& model() const { return vocabulary_.model; }  // "gpt2", "llama"
@@ -69,7 +74,8 @@ class Tokenizer {
 };
 
 // From a finished vocabulary; from_gguf comes down to these. `merges` are only read.
-std::unique_ptr<const Tokenizer> make_bpe_tokenizer(Vocabulary vocabulary, std::span<const std::string> merges);
+std::unique_ptr<const Tokenizer> make_bpe_tokenizer(Vocabulary vocabulary,
+                                                    std::span<const std::string> merges);
 std::unique_ptr<const Tokenizer> make_spm_tokenizer(Vocabulary vocabulary);
 
 }  // namespace narrows

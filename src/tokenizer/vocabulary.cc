@@ -18,13 +18,22 @@ constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
 constexpr std::string_view kTypes = "tokenizer.ggml.token_type";
 constexpr std::string_view kScores = "tokenizer.ggml.scores";
 
-// A turn ends with one of these, the likelier first: the first that a vocabulary has is its EOT if no key says.
-constexpr std::array<std::string_view, 11> kEndOfTurn = {
-    "<|eot_id|>",  "<|im_end|>", "<end_of_turn>", "<|end|>",      "<EOT>",
-    "_<EOT>",      "[EOT]",      "<｜end▁of▁sentence｜>", "<end_of_utterance>", "<|end_of_text|>", "<|endoftext|>"};
+// A turn ends with one of these, the likelier first: the first that a vocabulary has is its EOT if no key
+// says.
+constexpr std::array<std::string_view, 11> kEndOfTurn = {"<|eot_id|>",
+                                                         "<|im_end|>",
+                                                         "<end_of_turn>",
+                                                         "<|end|>",
+                                                         "<EOT>",
+                                                         "_<EOT>",
+                                                         "[EOT]",
+                                                         "<｜end▁of▁sentence｜>",
+                                                         "<end_of_utterance>",
+                                                         "<|end_of_text|>",
+                                                         "<|endoftext|>"};
 // Generation stops at these too.
 constexpr std::array<std::string_view, 11> kOtherEnds = {
-    "<|eom_id|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>",      "</s>",
+    "<|eom_id|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>",       "</s>",
     "[EOS]",      "<eos>",      "<turn|>",  "[e~[",      "<|tool_response>"};
 // Tokens of fill-in-the-middle code models; the first that there is of each row is the one that is meant.
 // A file or repository that follows, or padding, ends generation.
@@ -34,8 +43,8 @@ constexpr std::array<std::array<std::string_view, 5>, 3> kEndOfFile = {{
     {"<|file_sep|>", "", "", "", ""},
 }};
 constexpr std::array<std::array<std::string_view, 8>, 3> kFillInTheMiddle = {{
-    {"<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>",
-     "<|prefix|>"},
+    {"<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>",
+     "<|code_prefix|>", "<|prefix|>"},
     {"<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>",
      "<|suffix|>"},
     {"<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>",
@@ -72,8 +81,9 @@ std::vector<TokenKind> read_kinds(const GgufFile& file, std::size_t count) {
   const GgufArray& types = array_of(file, kTypes, count);
   if (types.integers.size() != count) fail("{}: key {}: expected an array of integers", file.path(), kTypes);
   // 0, "undefined", is what some converters write for ordinary tokens.
-  constexpr std::array kByType = {TokenKind::Normal,      TokenKind::Normal, TokenKind::Unknown, TokenKind::Control,
-                                  TokenKind::UserDefined, TokenKind::Unused, TokenKind::Byte};
+  constexpr std::array kByType = {TokenKind::Normal,  TokenKind::Normal,      TokenKind::Unknown,
+                                  TokenKind::Control, TokenKind::UserDefined, TokenKind::Unused,
+                                  TokenKind::Byte};
   for (std::size_t id = 0; id < count; ++id) {
     const std::int64_t type = types.integers[id];
     if (type < 0 || type >= static_cast<std::int64_t>(kByType.size())) {
@@ -86,11 +96,14 @@ std::vector<TokenKind> read_kinds(const GgufFile& file, std::size_t count) {
 
 std::vector<float> read_scores(const GgufFile& file, std::size_t count) {
   const GgufArray& array = array_of(file, kScores, count);
-  if (array.element == GgufType::String) fail("{}: key {}: expected an array of numbers", file.path(), kScores);
+  if (array.element == GgufType::String)
+    fail("{}: key {}: expected an array of numbers", file.path(), kScores);
   std::vector<float> scores(count);
   for (std::size_t id = 0; id < count; ++id) {
-    scores[id] = array.floats.empty() ? static_cast<float>(array.integers[id]) : static_cast<float>(array.floats[id]);
-    if (std::isnan(scores[id])) fail("{}: key {}: token {}: expected a number, found NaN", file.path(), kScores, id);
+    scores[id] =
+        array.floats.empty() ? static_cast<float>(array.integers[id]) : static_cast<float>(array.floats[id]);
+    if (std::isnan(scores[id]))
+      fail("{}: key {}: token {}: expected a number, found NaN", file.path(), kScores, id);
   }
   return scores;
 }
@@ -98,7 +111,8 @@ std::vector<float> read_scores(const GgufFile& file, std::size_t count) {
 TokenId read_id(const GgufFile& file, std::string_view key, std::size_t count, TokenId fallback) {
   const auto value = file.find_int(key);
   if (!value) return fallback >= 0 && static_cast<std::size_t>(fallback) < count ? fallback : kNoToken;
-  if (*value == -1 || *value == std::numeric_limits<std::uint32_t>::max()) return kNoToken;  // written for "none"
+  if (*value == -1 || *value == std::numeric_limits<std::uint32_t>::max())
+    return kNoToken;  // written for "none"
   if (*value < 0 || *value >= static_cast<std::int64_t>(count)) {
     fail("{}: key {}: expected a token id below {}, found {}", file.path(), key, count, *value);
   }
@@ -127,7 +141,8 @@ std::string quoted(std::string_view text) {
 void finish_vocabulary(Vocabulary& v) {
   const auto [first, second] = v.index.build(v.spellings);
   if (second != kNoToken) {
-    fail("{}: key {}: tokens {} and {} are both {}", v.source, kTokens, first, second, quoted(v.spelling(second)));
+    fail("{}: key {}: tokens {} and {} are both {}", v.source, kTokens, first, second,
+         quoted(v.spelling(second)));
   }
   v.end_of_generation.assign(v.size(), false);
   const auto find_control = [&](std::string_view spelling) {
@@ -162,8 +177,8 @@ void finish_vocabulary(Vocabulary& v) {
     v.kinds[static_cast<std::size_t>(id)] = kind;
   };
   const auto has = [&](std::string_view spelling) { return v.index.find(spelling) != kNoToken; };
-  // The formats of gpt-oss and Solar Open end a message, not the answer, with <|end|>, and their channel marks are text
-  // that a reader must see.
+  // The formats of gpt-oss and Solar Open end a message, not the answer, with <|end|>, and their channel
+  // marks are text that a reader must see.
   const bool calls = has("<|call|>") || has("<|calls|>");
   if (calls && (has("<|return|>") || has("<|flush|>"))) unmark("<|end|>", TokenKind::UserDefined);
   for (const auto mark : {"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"}) {
@@ -195,14 +210,18 @@ Vocabulary read_vocabulary(const GgufFile& file) {
   v.kinds = read_kinds(file, v.size());
   if (spm) v.scores = read_scores(file, v.size());
 
-  const auto id = [&](std::string_view key, TokenId fallback) { return read_id(file, key, v.size(), fallback); };
+  const auto id = [&](std::string_view key, TokenId fallback) {
+    return read_id(file, key, v.size(), fallback);
+  };
   v.bos = id("tokenizer.ggml.bos_token_id", spm ? 1 : kNoToken);
   v.eos = id("tokenizer.ggml.eos_token_id", spm ? 2 : kNoToken);
   v.unk = id("tokenizer.ggml.unknown_token_id", spm ? 0 : kNoToken);
   v.eot = id("tokenizer.ggml.eot_token_id", kNoToken);
   v.eom = id("tokenizer.ggml.eom_token_id", kNoToken);
   v.pad = id("tokenizer.ggml.padding_token_id", kNoToken);
-  const auto flag = [&](std::string_view key, bool fallback) { return file.find_bool(key).value_or(fallback); };
+  const auto flag = [&](std::string_view key, bool fallback) {
+    return file.find_bool(key).value_or(fallback);
+  };
   v.add_bos = flag("tokenizer.ggml.add_bos_token", spm || pre_tokenizer_adds_bos(v.pre));
   v.add_eos = flag("tokenizer.ggml.add_eos_token", false);
   if (spm) {

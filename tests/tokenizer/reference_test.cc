@@ -1,5 +1,5 @@
-// Against other tokenizers: the pairs that come with llama.cpp's vocabularies, and hashes of the ids that llama.cpp and
-// Hugging Face `tokenizers` give for 2,000 strings (tools/make_tokenizer_goldens.py).
+// Against other tokenizers: the pairs that come with llama.cpp's vocabularies, and hashes of the ids that
+// llama.cpp and Hugging Face `tokenizers` give for 2,000 strings (tools/make_tokenizer_goldens.py).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -81,7 +81,8 @@ TEST_P(ReferenceTest, LlamaCppsOwnPairs) {
   const std::string separator = "\n__ggml_vocab_test__\n";
   std::string line;
   std::size_t begin = 0;
-  for (std::size_t end; (end = inputs.find(separator, begin)) != std::string::npos; begin = end + separator.size()) {
+  for (std::size_t end; (end = inputs.find(separator, begin)) != std::string::npos;
+       begin = end + separator.size()) {
     const std::string text = inputs.substr(begin, end - begin);
     ASSERT_TRUE(std::getline(outputs, line));
     std::istringstream numbers(line);
@@ -90,6 +91,8 @@ TEST_P(ReferenceTest, LlamaCppsOwnPairs) {
     EXPECT_EQ(tokenizer_->encode(text), expected) << testing::PrintToString(text);
     EXPECT_EQ(tokenizer_->decode(expected), text);
   }
+  EXPECT_EQ(begin, inputs.size());
+  EXPECT_FALSE(std::getline(outputs, line)) << "more outputs than inputs";
 }
 
 TEST_P(ReferenceTest, Strings) {
@@ -112,10 +115,11 @@ TEST_P(ReferenceTest, Strings) {
     } else if (llama != 0) {
       EXPECT_EQ(hash_ids(ids), llama) << "llama.cpp, string " << i << ": " << shown();
     }
-    // Where the two references differ on plain text, llama.cpp's ids with special tokens are wrong by the same.
+    // Where the two references differ on plain text, llama.cpp's ids with special tokens are wrong by the
+    // same.
     if (special != 0 && (tokenizers == 0 || tokenizers == llama)) {
-      EXPECT_EQ(hash_ids(parsed), special) << "special tokens parsed, string " << i << ": " << shown()
-                                           << testing::PrintToString(parsed);
+      EXPECT_EQ(hash_ids(parsed), special)
+          << "special tokens parsed, string " << i << ": " << shown() << testing::PrintToString(parsed);
     }
     with_special += special != 0 && hash_ids(parsed) == special;
     differs += tokenizers != 0 && tokenizers != llama;
@@ -143,8 +147,9 @@ TEST_P(ReferenceTest, Facts) {
   EXPECT_EQ(fmt::format("{:016x}", pieces), facts["pieces"].get<std::string>());
 }
 
-// The text that an encoding stands for: SPM takes U+2581 for a space; byte-level BPE replaces invalid UTF-8 and leaves
-// out bytes that the vocabulary lacks (Falcon and SmolLM2 have no token for some control characters).
+// The text that an encoding stands for: SPM takes U+2581 for a space; byte-level BPE replaces invalid UTF-8
+// and leaves out bytes that the vocabulary lacks (Falcon and SmolLM2 have no token for some control
+// characters).
 std::string encodable(const Tokenizer& tokenizer, std::string_view text) {
   std::string valid, out;
   if (tokenizer.model() == "llama") {
@@ -174,7 +179,8 @@ TEST_P(ReferenceTest, DecodingUndoesEncoding) {
 INSTANTIATE_TEST_SUITE_P(Vocabularies, ReferenceTest,
                          testing::Values("ggml-vocab-falcon", "ggml-vocab-gpt-2", "ggml-vocab-llama-bpe",
                                          "ggml-vocab-llama-spm", "ggml-vocab-mpt", "ggml-vocab-phi-3",
-                                         "ggml-vocab-qwen2", "SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-Q4_K_M"),
+                                         "ggml-vocab-qwen2", "SmolLM2-135M-Instruct.Q4_1",
+                                         "gemma-3-270m-Q4_K_M"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) {

@@ -25,8 +25,8 @@ inline std::string byte_character(unsigned byte) {
 
 // Token ids: the byte b is b, then one for each merge, then `special` in order.
 struct TinyBpe {
-  std::vector<std::string> merges = {"a b", "ab c", "b c", "h e", "l l", "he ll", "hell o", "Ġ hello", "Ġ Ġ", "ĠĠ ĠĠ",
-                                     "1 2", "Ã ©"};
+  std::vector<std::string> merges = {"a b",    "ab c",    "b c", "h e",   "l l", "he ll",
+                                     "hell o", "Ġ hello", "Ġ Ġ", "ĠĠ ĠĠ", "1 2", "Ã ©"};
   std::vector<std::pair<std::string, TokenKind>> special = {{"<s>", TokenKind::Control},
                                                             {"<|im_end|>", TokenKind::Control},
                                                             {"[tool]", TokenKind::UserDefined},
@@ -59,11 +59,12 @@ struct TinyBpe {
   }
 };
 
-// Token ids: 0 <unk>, 1 <s>, 2 </s>, 3 + b the byte b, then `pieces` with their scores, then a user-defined [tool].
+// Token ids: 0 <unk>, 1 <s>, 2 </s>, 3 + b the byte b, then `pieces` with their scores, then a user-defined
+// [tool].
 struct TinySpm {
-  std::vector<std::pair<std::string, float>> pieces = {{"▁", -1},   {"a", -2},    {"b", -3},  {"c", -4},   {"ab", -5},
-                                                       {"bc", -4.5}, {"▁a", -6},  {"▁▁", -7}, {"▁ab", -8}, {"é", -9},
-                                                       {"s", -10},   {"<", -11},  {">", -12}, {"<s", -13}};
+  std::vector<std::pair<std::string, float>> pieces = {
+      {"▁", -1},  {"a", -2},   {"b", -3}, {"c", -4},  {"ab", -5}, {"bc", -4.5}, {"▁a", -6},
+      {"▁▁", -7}, {"▁ab", -8}, {"é", -9}, {"s", -10}, {"<", -11}, {">", -12},   {"<s", -13}};
   bool bytes = true;
   bool add_space_prefix = true;
   bool strip_after_special = false;

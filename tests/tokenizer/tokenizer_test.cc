@@ -32,11 +32,13 @@ std::string error_of(Body body) {
 }
 
 TEST(Utf8, AcceptsWhatRfc3629Does) {
-  for (const char* valid : {"a", "\x7F", "\xC2\x80", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
+  for (const char* valid :
+       {"a", "\x7F", "\xC2\x80", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
     EXPECT_TRUE(is_valid_utf8(valid)) << valid;
   }
-  for (const char* invalid : {"\x80", "\xC0\x80", "\xC1\xBF", "\xC2", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
-                              "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xFF"}) {
+  for (const char* invalid :
+       {"\x80", "\xC0\x80", "\xC1\xBF", "\xC2", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
+        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xFF"}) {
     EXPECT_FALSE(is_valid_utf8(invalid)) << invalid;
   }
   std::string out;
@@ -47,7 +49,7 @@ TEST(Utf8, AcceptsWhatRfc3629Does) {
 TEST(Bpe, MergesByRank) {
   const auto t = TinyBpe{}.make();
   EXPECT_THAT(spell(*t, "hello hello"), ElementsAre("hello", "Ġhello"));
-  EXPECT_THAT(spell(*t, "abc"), ElementsAre("abc"));     // a+b comes before b+c
+  EXPECT_THAT(spell(*t, "abc"), ElementsAre("abc"));  // a+b comes before b+c
   EXPECT_THAT(spell(*t, "bcab"), ElementsAre("bc", "ab"));
   EXPECT_THAT(spell(*t, "é"), ElementsAre("Ã©"));
   EXPECT_THAT(spell(*t, ""), ElementsAre());
@@ -128,14 +130,16 @@ TEST(Special, LongerTokensFirstWhereverTheyAre) {
   EXPECT_THAT(spell(*t, "[tool][x]yz"), ElementsAre("[tool][x]", "y", "z"));
   EXPECT_THAT(spell(*t, "[tool][[tool][x"), ElementsAre("[tool]", "[", "[tool]", "[", "x"));
   TinyBpe tiny;
-  tiny.special = {{"xyz", TokenKind::UserDefined}, {"zzzzz", TokenKind::UserDefined}, {"xy", TokenKind::UserDefined}};
+  tiny.special = {
+      {"xyz", TokenKind::UserDefined}, {"zzzzz", TokenKind::UserDefined}, {"xy", TokenKind::UserDefined}};
   // The longer token on the right takes the z, and the shorter one ends before it.
   EXPECT_THAT(spell(*tiny.make(), "xyzzzzz"), ElementsAre("xy", "zzzzz"));
 }
 
 TEST(Special, RunsOfOneCharacter) {
   TinyBpe tiny;
-  for (int n = 2; n < 25; ++n) tiny.special.emplace_back(std::string(static_cast<std::size_t>(n), '~'), TokenKind::UserDefined);
+  for (int n = 2; n < 25; ++n)
+    tiny.special.emplace_back(std::string(static_cast<std::size_t>(n), '~'), TokenKind::UserDefined);
   const auto t = tiny.make();
   EXPECT_THAT(spell(*t, std::string(30, '~')), ElementsAre(std::string(24, '~'), std::string(6, '~')));
   EXPECT_EQ(t->encode(std::string(240000, '~')).size(), 10000u);
@@ -197,7 +201,8 @@ TEST(Spm, TextIsNeverAControlToken) {
 }
 
 TEST(Spm, WhiteSpaceRules) {
-  EXPECT_THAT(spell(*TinySpm{.strip_after_special = true}.make(), "[tool] \n a"), ElementsAre("[tool]", "▁a"));
+  EXPECT_THAT(spell(*TinySpm{.strip_after_special = true}.make(), "[tool] \n a"),
+              ElementsAre("[tool]", "▁a"));
   const auto t = TinySpm{.remove_extra_whitespaces = true}.make();
   EXPECT_THAT(spell(*t, "  a   b "), ElementsAre("▁a", "▁", "b"));
   EXPECT_THAT(spell(*t, "   "), ElementsAre());
@@ -206,7 +211,8 @@ TEST(Spm, WhiteSpaceRules) {
 TEST(Vocabulary, RefusesDuplicates) {
   TinyBpe tiny;
   tiny.special.emplace_back("hello", TokenKind::Normal);
-  EXPECT_THAT(error_of([&] { tiny.make(); }), HasSubstr("tiny.gguf: key tokenizer.ggml.tokens: tokens 262 and 273 are"));
+  EXPECT_THAT(error_of([&] { tiny.make(); }),
+              HasSubstr("tiny.gguf: key tokenizer.ggml.tokens: tokens 262 and 273 are"));
 }
 
 TEST(Vocabulary, RefusesBosThatIsMissing) {
@@ -220,7 +226,9 @@ TEST(Vocabulary, KnowsWhatEndsGeneration) {
   TinyBpe tiny;
   tiny.special.emplace_back("<|end|>", TokenKind::Normal);
   const auto t = tiny.make();
-  const auto ends = [](const Tokenizer& u, const char* spelling) { return u.is_end_of_generation(u.find(spelling)); };
+  const auto ends = [](const Tokenizer& u, const char* spelling) {
+    return u.is_end_of_generation(u.find(spelling));
+  };
   EXPECT_TRUE(ends(*t, "<s>"));  // the EOS here
   EXPECT_TRUE(ends(*t, "<|im_end|>"));
   EXPECT_TRUE(ends(*t, "<|end|>"));
@@ -254,21 +262,25 @@ TEST(PreTokenizer, Patterns) {
   EXPECT_THAT(words("smollm", "x 12"), ElementsAre("x", " ", "1", "2"));
   EXPECT_THAT(words("falcon", "a,b 12345"), ElementsAre("a", ",", "b", " ", "123", "45"));
   EXPECT_THAT(words("", "a,b 12345"), ElementsAre("a", ",", "b", " ", "123", "45"));
-  EXPECT_THAT(words("gpt-4o", "HelloWORLD's été 1234"), ElementsAre("Hello", "WORLD's", " été", " ", "123", "4"));
+  EXPECT_THAT(words("gpt-4o", "HelloWORLD's été 1234"),
+              ElementsAre("Hello", "WORLD's", " été", " ", "123", "4"));
   EXPECT_THAT(words("tekken", "helloWorld 12"), ElementsAre("hello", "World", " ", "1", "2"));
   EXPECT_THAT(words("deepseek-v3", "你好abc1234"), ElementsAre("你好", "abc", "123", "4"));
   EXPECT_THAT(words("deepseek-coder", "a b\n12"), ElementsAre("a", " b", "\n", "1", "2"));
   EXPECT_THAT(words("qwen35", "e\u0301a"), ElementsAre("e\u0301a"));
   // U+0085 is white space, U+180E is not.
   EXPECT_THAT(words("gpt-2", "a\u0085\u180e"), ElementsAre("a", "\u0085", "\u180e"));
-  EXPECT_THAT(error_of([] { words("no such", ""); }), HasSubstr("tiny.gguf: key tokenizer.ggml.pre: 'no such'"));
+  EXPECT_THAT(error_of([] { words("no such", ""); }),
+              HasSubstr("tiny.gguf: key tokenizer.ggml.pre: 'no such'"));
 }
 
 // Every pattern on texts that invite backtracking: nothing may be lost, and nothing take quadratic time.
 TEST(PreTokenizer, LongRuns) {
-  for (const char* pre : {"llama-bpe", "dbrx", "qwen2", "qwen35", "gpt-2", "smollm", "falcon", "default", "gpt-4o",
-                          "tekken", "deepseek-coder", "deepseek-v3", "bailingmoe", "seed-coder", "bloom", "viking"}) {
-    for (const std::string unit : {" ", "\n", " \n", "\t", "A", "a", "1", "!", "中", "\u0301", "'", "(", "\r\n", "aB "}) {
+  for (const char* pre :
+       {"llama-bpe", "dbrx", "qwen2", "qwen35", "gpt-2", "smollm", "falcon", "default", "gpt-4o", "tekken",
+        "deepseek-coder", "deepseek-v3", "bailingmoe", "seed-coder", "bloom", "viking"}) {
+    for (const std::string unit :
+         {" ", "\n", " \n", "\t", "A", "a", "1", "!", "中", "\u0301", "'", "(", "\r\n", "aB "}) {
       std::string text;
       for (int i = 0; i < 100000; ++i) text += unit;
       for (const char* last : {"", "x", "\n", "!"}) {

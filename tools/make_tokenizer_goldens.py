@@ -7,6 +7,8 @@ Needs numpy-free Python with gguf, tokenizers (0.23) and llama-cpp-python (0.3.3
 strings.bin      the test strings, the same at every run (seeded): u32 length, bytes, and so on
 NAME.ids         u32 hashes of ids (the low half of FNV-1a 64 over int32 ids), three a string: llama.cpp's without and
                  with special tokens parsed, and those of Hugging Face `tokenizers` without; 0: no expectation
+words.PRE.ids    for pre-tokenizers of which there is no vocabulary here: hashes of the byte lengths of the words that
+                 `tokenizers` cuts valid UTF-8 into, one a string; 0: no expectation
 NAME.json        what else llama.cpp says: bos, eos, add_bos, add_eos, the ids that end generation, and a hash of all
                  pieces (each followed by a zero byte)
 
@@ -30,6 +32,25 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CL100K = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{%s}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
+
+O200K_WORD = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s"
+              r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s")
+END = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
+PRE_TOKENIZERS = {
+    "gpt-4o": [O200K_WORD % ((r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",) * 2) + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + END],
+    "tekken": [O200K_WORD % ("", "") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + END],
+    "qwen35": [r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + END],
+    "deepseek-coder": [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"],
+    "deepseek-v3": [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
+                    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+                    r"| ?[\p{P}\p{S}]+[\r\n]*" + END],
+    "bailingmoe": [r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
+                   r"|\s+(?!\S)|\s+"],
+    "seed-coder": [r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+" + END],
+    "bloom": [BLOOM],
+    "viking": [BLOOM, r"\p{N}"],
+}
 
 
 def fnv(data):
@@ -231,6 +252,12 @@ def main():
     arguments.into.mkdir(parents=True, exist_ok=True)
     strings = make_strings()
     (arguments.into / "strings.bin").write_bytes(b"".join(struct.pack("<I", len(s)) + s for s in strings))
+    from tokenizers import Regex, pre_tokenizers
+    for name, patterns in PRE_TOKENIZERS.items():
+        splits = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in patterns])
+        hashes = [hash_ids([len(w.encode()) for w, _ in splits.pre_tokenize_str(s.decode())]) if strict(s) else 0
+                  for s in strings]
+        (arguments.into / f"words.{name}.ids").write_bytes(struct.pack(f"<{len(hashes)}I", *hashes))
     paths = sorted(arguments.vocabularies.glob("*.gguf")) + sorted(arguments.models.glob("*.gguf"))
     for path in paths:
         file = Gguf(path)

@@ -4,7 +4,6 @@
 #include <pcre2.h>
 
 #include <array>
-#include <initializer_list>
 
 #include "base/error.h"
 #include "tokenizer/vocabulary.h"
@@ -49,7 +48,7 @@ constexpr std::string_view kThreeDigits = "[0-9][0-9][0-9]";
 constexpr std::string_view kDigit = R"(\p{N})";
 
 struct Rule {
-  std::initializer_list<std::string_view> names;
+  std::array<std::string_view, 11> names;
   std::array<std::string_view, 5> patterns;
   bool ignore_merges = false;
   bool add_bos = false;
@@ -69,7 +68,7 @@ constexpr Rule kRules[] = {
      {kGpt2}},
     {{"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}, {kDigit, kGpt2}},
     {{"falcon"}, {kPunctuation, kGpt2, kThreeDigits}},
-    {{"", "default"}, {R"([\p{P}$+<=>\^~|]+)", kGpt2, R"(\p{N}+)", kThreeDigits}},
+    {{"default"}, {R"([\p{P}$+<=>\^~|]+)", kGpt2, R"(\p{N}+)", kThreeDigits}},
     {{"gpt-4o", "llama4", "kanana2", "minimax-m2"}, {kO200k}},
     {{"tekken"}, {kTekken}, true, true},
     {{"deepseek-coder"}, {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", "[一-龥ࠀ-一가-퟿]+", kDigit}},
@@ -82,6 +81,7 @@ constexpr Rule kRules[] = {
 };
 
 const Rule* find_rule(std::string_view name) {
+  if (name.empty()) name = "default";
   for (const Rule& rule : kRules) {
     for (const auto known : rule.names) {
       if (known == name) return &rule;

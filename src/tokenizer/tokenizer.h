@@ -3,7 +3,8 @@
 // Kinds: byte-level BPE (tokenizer.ggml.model = "gpt2": merges over bytes written as printable characters,
 // after a pre-tokenizer pattern named by tokenizer.ggml.pre) and SPM (tokenizer.ggml.model = "llama":
 // SentencePiece's BPE by score with byte fallback). Ids are those of llama.cpp and of the Hugging Face
-// tokenizer of the same model.
+// tokenizer of the same model, less the latter's normalizer (Qwen's NFC), of which a GGUF file does not tell
+// and which would change the text.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -47,9 +48,7 @@ class Tokenizer {
     return vocabulary_.spellings.at(static_cast<std::size_t>(id));
   }
   TokenKind kind(TokenId id) const { return vocabulary_.kinds.at(static_cast<std::size_t>(id)); }
-  TokenId find(std::string_view spelling) const {
-    return vocabulary_.index.find(spelling);
-  }  // kNoToken if absent
+  TokenId find(std::string_view spelling) const { return vocabulary_.index.find(spelling); }
 
   std::int32_t vocab_size() const { return static_cast<std::int32_t>(vocabulary_.size()); }
   const std::string& model() const { return vocabulary_.model; }  // "gpt2", "llama"

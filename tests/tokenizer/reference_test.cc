@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "formats/gguf.h"
+#include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8.h"
 
@@ -173,6 +174,30 @@ TEST_P(ReferenceTest, DecodingUndoesEncoding) {
   for (const std::string& text : test_strings()) {
     EXPECT_EQ(tokenizer_->decode(tokenizer_->encode(text)), encodable(*tokenizer_, text)) << hex(text);
     if (HasFailure()) break;
+  }
+}
+
+TEST(PreTokenizerReferenceTest, Words) {
+  const auto strings = test_strings();
+  for (const char* pre : {"gpt-4o", "tekken", "qwen35", "deepseek-coder", "deepseek-v3", "bailingmoe",
+                          "seed-coder", "bloom", "viking"}) {
+    const std::string golden = read_file(fmt::format("{}/tokenizer/words.{}.ids", NARROWS_TEST_DATA, pre));
+    ASSERT_EQ(golden.size(), strings.size() * 4);
+    const PreTokenizer pre_tokenizer(pre, "test");
+    int failures = 0;
+    for (std::size_t i = 0; i < strings.size(); ++i) {
+      const std::uint32_t expected = read_u32(golden, i * 4);
+      if (expected == 0) continue;
+      std::vector<std::string_view> words;
+      pre_tokenizer.split(strings[i], words);
+      std::vector<TokenId> lengths;
+      for (const auto word : words) lengths.push_back(static_cast<TokenId>(word.size()));
+      if (hash_ids(lengths) != expected && ++failures < 5) {
+        ADD_FAILURE() << pre << ", string " << i << ": " << testing::PrintToString(strings[i]) << "\n"
+                      << testing::PrintToString(lengths);
+      }
+    }
+    EXPECT_EQ(failures, 0) << pre;
   }
 }
 

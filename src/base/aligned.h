@@ -1,6 +1,10 @@
 // Memory aligned to cache lines.
 #pragma once
+#include <sys/mman.h>
+
 #include <cstddef>
+#include <cstdlib>
+#include <memory>
 #include <new>
 #include <vector>
 
@@ -27,5 +31,28 @@ struct AlignedAllocator {
 // A std::vector whose data starts on a cache line, as the kernels expect.
 template <typename T>
 using AlignedVector = std::vector<T, AlignedAllocator<T>>;
+
+// A large uninitialised block on huge pages where the system grants them: reading weights through small pages would
+// cost a walk of the page table every 4 KB.
+class LargeBuffer {
+ public:
+  explicit LargeBuffer(std::size_t bytes) {
+    constexpr std::size_t kHugePage = std::size_t{2} << 20;
+    const std::size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
+    size_ = (bytes + alignment - 1) / alignment * alignment;
+    data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, size_)));
+    if (!data_) throw std::bad_alloc();
+    if (alignment == kHugePage) ::madvise(data_.get(), size_, MADV_HUGEPAGE);
+  }
+  std::byte* data() const { return data_.get(); }
+  std::size_t size() const { return size_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  std::size_t size_ = 0;
+};
 
 }  // namespace narrows

@@ -11,7 +11,6 @@
 
 namespace narrows {
 
-
 class TokenIndex {
  public:
   // Indexes the spellings, which must outlive the index and stay where they are (a moved-from vector's

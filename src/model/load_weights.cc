@@ -1,0 +1,152 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "base/error.h"
+#include "base/progress.h"
+#include "model/load.h"
+
+namespace narrows {
+namespace {
+
+class Loader {
+ public:
+  Loader(const GgufFile& file, Weights& weights) : file_(file), weights_(weights) {}
+
+  WeightMatrix matrix(const std::string& name, std::int64_t cols, std::int64_t rows) const {
+    const GgufTensor& tensor = file_.tensor(name);
+    if (tensor.shape[0] != cols || tensor.shape[1] != rows || tensor.shape[2] != 1 || tensor.shape[3] != 1)
+      fail("{}: tensor {}: expected {} × {}, found {} × {}{}", file_.path(), name, cols, rows, tensor.shape[0],
+           tensor.shape[1], tensor.dims > 2 ? " × …" : "");
+    if (!can_dequantize(tensor.dtype))
+      fail("{}: tensor {}: expected a float or block quantized type, found {}", file_.path(), name,
+           dtype_info(tensor.dtype).name);
+    return {tensor.dtype, rows, cols, tensor.data, nullptr};
+  }
+
+  // A vector of n floats, or nullptr if it is absent.
+  const float* find_floats(const std::string& name, std::int64_t n) {
+    const GgufTensor* tensor = file_.find_tensor(name);
+    if (!tensor) return nullptr;
+    if (tensor->shape[0] != n || tensor->elements() != n)
+      fail("{}: tensor {}: expected {} elements, found {} × {}", file_.path(), name, n, tensor->shape[0],
+           tensor->elements() / tensor->shape[0]);
+    if (tensor->dtype == DType::F32) return reinterpret_cast<const float*>(tensor->data);
+    if (!can_dequantize(tensor->dtype))
+      fail("{}: tensor {}: expected floats, found {}", file_.path(), name, dtype_info(tensor->dtype).name);
+    weights_.floats.push_back(std::make_unique<AlignedVector<float>>(static_cast<std::size_t>(n)));
+    dequantize(tensor->dtype, tensor->data, weights_.floats.back()->data(), n);
+    return weights_.floats.back()->data();
+  }
+
+  Norm find_norm(const std::string& name, std::int64_t n) {
+    Norm norm;
+    norm.weight = find_floats(name + ".weight", n);
+    norm.bias = find_floats(name + ".bias", n);
+    norm.present = norm.weight != nullptr;
+    return norm;
+  }
+  Norm norm(const std::string& name, std::int64_t n) {
+    if (!file_.find_tensor(name + ".weight")) fail("{}: tensor {}.weight is missing", file_.path(), name);
+    return find_norm(name, n);
+  }
+
+  Linear linear(const std::string& name, std::int64_t cols, std::int64_t rows) {
+    return {matrix(name + ".weight", cols, rows), find_floats(name + ".bias", rows)};
+  }
+
+ private:
+  const GgufFile& file_;
+  Weights& weights_;
+};
+
+void load_layer(Loader& loader, const ModelSpec& spec, int index, LayerWeights& w,
+                std::vector<std::vector<Linear>>& sites) {
+  const LayerSpec& layer = spec.layer[static_cast<std::size_t>(index)];
+  const std::string block = "blk." + std::to_string(index) + ".";
+  const std::int64_t d = spec.d, q = std::int64_t{layer.heads} * layer.d_qk,
+                     k = std::int64_t{layer.kv_heads} * layer.d_qk, v = std::int64_t{layer.kv_heads} * layer.d_vo,
+                     o = std::int64_t{layer.heads} * layer.d_vo, inter = layer.d_inter;
+  w.attention_norm = loader.norm(block + "attn_norm", d);
+  w.q_norm = loader.find_norm(block + "attn_q_norm", layer.d_qk);
+  w.k_norm = loader.find_norm(block + "attn_k_norm", layer.d_qk);
+  w.attention_post_norm = loader.find_norm(block + "post_attention_norm", d);
+  w.ffn_norm = loader.norm(block + "ffn_norm", d);
+  w.ffn_post_norm = loader.find_norm(block + "post_ffw_norm", d);
+  sites.push_back({loader.linear(block + "attn_q", d, q), loader.linear(block + "attn_k", d, k),
+                   loader.linear(block + "attn_v", d, v)});
+  sites.push_back({loader.linear(block + "attn_output", o, d)});
+  sites.push_back({loader.linear(block + "ffn_gate", d, inter), loader.linear(block + "ffn_up", d, inter)});
+  sites.push_back({loader.linear(block + "ffn_down", inter, d)});
+}
+
+// Lays the matrices of block types out for the kernels, tile by tile on all threads.
+void repack(std::vector<std::vector<Linear>>& sites, std::vector<LargeBuffer>& buffers, ThreadPool& pool) {
+  std::int64_t total = 0, done = 0;
+  for (const auto& site : sites)
+    for (const Linear& map : site)
+      if (is_packed_type(map.weight.dtype)) total += map.weight.tiles();
+  Progress progress("Repacking weights", total);
+  const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  for (auto& site : sites)
+    for (Linear& map : site) {
+      WeightMatrix& w = map.weight;
+      if (!is_packed_type(w.dtype)) continue;
+      const std::size_t tile_bytes = packed_tile_bytes(w.dtype, w.cols);
+      buffers.emplace_back(static_cast<std::size_t>(w.tiles()) * tile_bytes);
+      std::byte* to = buffers.back().data();
+      pool.run([&](int thread) {
+        const Range mine = share_of(w.tiles(), thread, pool.size());
+        for (std::int64_t t = mine.begin; t < mine.end; ++t)
+          pack_tile(w, t, to + static_cast<std::size_t>(t) * tile_bytes);
+      });
+      w.packed = to;
+      done += w.tiles();
+      progress.update(done);
+      // The file's pages are not needed again: without this the weights would count twice.
+      const auto begin = (reinterpret_cast<std::uintptr_t>(w.data) + page - 1) / page * page;
+      const auto end = (reinterpret_cast<std::uintptr_t>(w.data) + static_cast<std::size_t>(w.rows) *
+                        row_bytes(w.dtype, w.cols)) / page * page;
+      if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+    }
+}
+
+}  // namespace
+
+Weights load_weights(const GgufFile& file, ModelSpec& spec, bool repack_weights, ThreadPool& pool) {
+  Weights weights;
+  Loader loader(file, weights);
+  spec.vocab = file.tensor("token_embd.weight").shape[1];
+  weights.embedding = loader.matrix("token_embd.weight", spec.d, spec.vocab);
+  weights.output_norm = loader.norm("output_norm", spec.d);
+
+  std::vector<std::vector<Linear>> sites;  // four a layer, then the head
+  for (int i = 0; i < spec.layers; ++i) load_layer(loader, spec, i, weights.layer.emplace_back(), sites);
+  spec.tied_head = !file.find_tensor("output.weight");
+  if (spec.tied_head)
+    sites.push_back({Linear{weights.embedding, nullptr}});
+  else
+    sites.push_back({loader.linear("output", spec.d, spec.vocab)});
+
+  if (repack_weights) repack(sites, weights.packed, pool);
+  auto site = sites.begin();
+  const auto next = [&] { return std::make_unique<DenseSite>(std::move(*site++)); };
+  for (LayerWeights& layer : weights.layer) {
+    layer.qkv = next();
+    layer.o = next();
+    layer.up = next();
+    layer.down = next();
+  }
+  weights.head = next();
+  return weights;
+}
+
+std::size_t Weights::bytes_per_token() const {
+  std::size_t bytes = head->bytes_read() + row_bytes(embedding.dtype, embedding.cols);
+  for (const LayerWeights& w : layer)
+    bytes += w.qkv->bytes_read() + w.o->bytes_read() + w.up->bytes_read() + w.down->bytes_read();
+  return bytes;
+}
+
+}  // namespace narrows

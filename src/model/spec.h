@@ -1,0 +1,72 @@
+// What distinguishes one architecture from another, as data. Loaders fill it; the forward pass reads it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace narrows {
+
+enum class NormKind { Rms, Layer };
+
+enum class Positions {
+  Rotary,   // queries and keys are rotated
+  Learned,  // a vector for each position is added to the embedding   (GPT-2, OPT)
+  Alibi,    // scores fall linearly with distance                     (MPT)
+};
+
+enum class RotaryLayout {
+  Adjacent,  // pairs (2i, 2i + 1)     (llama as GGUF stores it, GPT-J)
+  Half,      // pairs (i, i + dims/2)  (NeoX, Qwen, Gemma, Phi)
+};
+
+// Rotation by position · frequency. Scalings (linear, Llama 3, YaRN, longrope) are resolved into the frequencies and
+// the magnitude when the model is loaded.
+struct Rotary {
+  RotaryLayout layout = RotaryLayout::Half;
+  // frequencies[head][pair] in radians per position, for each KV head (A3 keeps other pairs in each head), or one row
+  // for all of them. pairs = dims / 2; dimensions beyond are not rotated.
+  std::vector<float> frequencies;
+  int pairs = 0;
+  float magnitude = 1;  // multiplies cosines and sines   (YaRN, longrope)
+};
+
+struct LayerSpec {
+  int heads = 0, kv_heads = 0;  // kv_heads divides heads
+  int d_qk = 0, d_vo = 0;       // of one head; equal but for A3 models
+  int d_inter = 0;              // of the feed-forward block
+  int window = 0;               // a token sees itself and window - 1 before it; 0: all
+  int rotary = -1;              // index into ModelSpec::rotaries; -1: none
+  float score_scale = 0;        // scores are scale · q·k
+};
+
+struct ModelSpec {
+  std::string architecture, name;
+  int layers = 0;
+  std::int64_t d = 0;  // width of the residual stream
+  std::int64_t vocab = 0;
+  std::int64_t trained_context = 0;
+
+  NormKind norm = NormKind::Rms;
+  float norm_eps = 1e-5f;
+
+  Positions positions = Positions::Rotary;
+  std::vector<Rotary> rotaries;
+  std::int64_t position_offset = 0;  // added to the row of the learned positions   (OPT: 2)
+  float alibi_max_bias = 0;          // slopes are 2^(-max_bias · (head + 1) / heads)
+
+  bool parallel_block = false;  // attention and feed-forward read the same input   (GPT-J, NeoX, Phi-2)
+  bool post_block_norm = false; // norms follow the residual sum instead of opening the block   (OPT-350M)
+  Activation activation = Activation::Silu;
+
+  float embedding_scale = 1;  // multiplies the embedding   (Gemma: √d)
+  float score_cap = 0;        // soft cap of attention scores   (Gemma 2)
+  float logit_cap = 0;        // soft cap of logits             (Gemma 2)
+  float logit_scale = 1;
+  bool tied_head = false;     // the head is the embedding matrix
+
+  std::vector<LayerSpec> layer;  // [layers]
+};
+
+}  // namespace narrows

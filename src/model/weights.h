@@ -1,0 +1,49 @@
+// The weights of a model by name: the flat structure that loaders fill and the forward pass reads.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "formats/gguf.h"
+#include "model/linear_site.h"
+#include "model/spec.h"
+
+namespace narrows {
+
+// A norm over n elements; absent (weight and bias nullptr, present false) where the architecture has none.
+struct Norm {
+  const float* weight = nullptr;  // [n]
+  const float* bias = nullptr;    // [n] or nullptr
+  bool present = false;
+};
+
+struct LayerWeights {
+  Norm attention_norm;       // [d]
+  Norm q_norm, k_norm;       // [d_qk], each head by itself, or [heads · d_qk] / [kv_heads · d_qk]   (OLMo 2)
+  bool qk_norm_whole = false;
+  Norm attention_post_norm;  // [d], of the attention output before the residual sum
+  Norm ffn_norm;             // [d]
+  Norm ffn_post_norm;        // [d]
+
+  std::unique_ptr<LinearSite> qkv;   // d → heads·d_qk + kv_heads·d_qk + kv_heads·d_vo
+  std::unique_ptr<LinearSite> o;     // heads·d_vo → d
+  std::unique_ptr<LinearSite> up;    // d → d_inter (gate) + d_inter (up), or d_inter alone
+  std::unique_ptr<LinearSite> down;  // d_inter → d
+  bool gated = true;                 // `up` holds gate and up
+};
+
+struct Weights {
+  WeightMatrix embedding;           // [vocab][d], read row by row as stored
+  WeightMatrix position_embedding;  // [positions][d], for Positions::Learned
+  Norm embedding_norm;              // [d]
+  std::vector<LayerWeights> layer;
+  Norm output_norm;                 // [d]
+  std::unique_ptr<LinearSite> head; // d → vocab
+
+  std::size_t bytes_per_token() const;  // weights that decoding one token reads, the embedding row included
+
+  // What the pointers point into.
+  std::vector<std::unique_ptr<AlignedVector<float>>> floats;
+  std::vector<LargeBuffer> packed;
+};
+
+}  // namespace narrows

@@ -64,7 +64,9 @@ def report(name, difference, near):
     if difference is None:
         return f"  {name:22} equal"
     gap = difference["gap"]
-    kind = "one side ends here" if gap is None else f"gap {gap:.3f}, " + ("near-tie" if gap < near else "NOT A NEAR-TIE")
+    kind = "one side ends here"
+    if gap is not None:
+        kind = f"gap {gap:.3f}, {'near-tie' if gap < near else 'NOT A NEAR-TIE'}"
     return (f"  {name:22} differs at {difference['position']}: {difference['baseline_text']!r} against "
             f"{difference['other_text']!r}, {kind}")
 
@@ -84,7 +86,7 @@ def main():
     try:
         if not arguments.llamacpp_only:
             existing_file(arguments.narrows, "the narrows program; build it, or name it with --narrows")
-        context = 512 + arguments.n
+        context = 1024 + arguments.n  # the longest prompt is some 800 bytes
         plain = LlamaCpp(arguments.model, context, arguments.threads)
         flash = LlamaCpp(arguments.model, context, arguments.threads, flash=True)
         for name, text in PROMPTS.items():

@@ -40,7 +40,8 @@ MERGES = [("h", "e"), ("Ġ", "t"), ("Ġt", "he"), ("i", "n"), ("Ġ", "a")]
 
 def model(architecture, dtype, notes, metadata=None, post_norm=(2.0, 4.0), distinct=7, **config):
     """post_norm: range of gemma3's post-norm weights; if small, the scaled embedding drowns what layers add, if
-    large, a deep random model amplifies every rounding error. distinct: fewest different ids among the greedy ones."""
+    large, a deep random model amplifies every rounding error. distinct: fewest different ids among the greedy
+    ones."""
     return {"architecture": architecture, "dtype": dtype, "notes": notes, "metadata": metadata or {},
             "post_norm": post_norm, "distinct": distinct, "config": config}
 
@@ -94,8 +95,9 @@ MODELS = {
         rope_parameters={"full_attention": rope("linear", 1e6, factor=8.0), "sliding_attention": rope(base=5000.0)}),
     "gemma3-27b": model(
         "gemma3", "F16", "62 layers: the attention scale of the 27B model, 1 / sqrt(width / heads), not of the heads' "
-        "4 dimensions", post_norm=(0.15, 0.4), distinct=1, hidden_size=12, num_hidden_layers=62, num_attention_heads=2, num_key_value_heads=1,
-        head_dim=4, intermediate_size=6, query_pre_attn_scalar=6, sliding_window=9, rms_norm_eps=1e-6,
+        "4 dimensions", post_norm=(0.15, 0.4), distinct=1, hidden_size=12, num_hidden_layers=62,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=4, intermediate_size=6,
+        query_pre_attn_scalar=6, sliding_window=9, rms_norm_eps=1e-6,
         rope_parameters={"full_attention": rope(base=1e6), "sliding_attention": rope()}),
 }
 

@@ -7,7 +7,8 @@ Undone, line by line:
   ` @-@ ` ` @,@ ` ` @.@ `       the separators inside words and numbers
   `= = Title = =`               becomes `== Title ==`
   spaces before , . ; : ! ? % and after $ £ € #; around / and °; around an en dash between two numbers
-  spaces inside ( ) [ ] { }, inside pairs of " and of ', before 's 't 're 've 'll 'd 'm and other elisions, and before a plural's apostrophe
+  spaces inside ( ) [ ] { }, inside pairs of " and of ', before 's 't 're 've 'll 'd 'm and other elisions, and
+  before a plural's apostrophe
   the space that begins and ends every line
 Kept: `<unk>`, as the five characters that they are (a model sees them as text), blank lines and the order of lines.
 A lone ' is read by its context: after a word in -s or <unk> it is a possessive, else quotes open and close in turn.

@@ -1,0 +1,120 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <clocale>
+#include <csignal>
+#include <new>
+
+#include "base/output_file.h"
+#include "cli/common.h"
+
+namespace narrows::cli {
+namespace {
+
+// llama.cpp's flags of several letters after one dash. The parser takes "-ngl" for "-n gl": such flags get a
+// second dash on their way in, and lose it again in help.
+constexpr std::array<std::string_view, 20> kShort{"cnv", "no-cnv", "sys", "st",   "ngl", "fa", "ub",
+                                                  "ctk", "ctv",    "tb",  "nkvo", "kvo", "mg", "ts",
+                                                  "sm",  "dev",    "mmp", "co",   "ot",  "dt"};
+
+bool is_short(std::string_view name) { return std::find(kShort.begin(), kShort.end(), name) != kShort.end(); }
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(34); }
+  std::string make_option_name(const CLI::Option* option, bool positional) const override {
+    std::string name = CLI::Formatter::make_option_name(option, positional);
+    for (const std::string_view flag : kShort) {
+      const std::string dashed = fmt::format("--{}", flag);
+      const std::size_t at = name.find(dashed);
+      const std::size_t end = at + dashed.size();
+      if (at != std::string::npos && (end == name.size() || name[end] == ',')) name.erase(at, 1);
+    }
+    return name;
+  }
+};
+
+std::string one_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+std::string command_name(const CLI::App& program) {
+  const auto used = program.get_subcommands();
+  return used.empty() ? "" : used.front()->get_name();
+}
+
+// What is wrong with the command line, in one line.
+std::string usage_message(const CLI::App& program, const CLI::ParseError& error) {
+  const std::string name = command_name(program);
+  const std::string where = name.empty() ? "" : name + ": ",
+                    help = name.empty() ? "narrows" : "narrows " + name;
+  std::string what = one_line(error.what());
+  if (const auto rest = program.remaining(true);
+      dynamic_cast<const CLI::ExtrasError*>(&error) && !rest.empty())
+    what = fmt::format("unexpected argument {}", rest.front());
+  return fmt::format("{}{} (see {} --help)", where, what, help);
+}
+
+int run_program(int argc, char** argv) {
+  CLI::App program("Runs GGUF language models on the CPU.", "narrows");
+  program.formatter(std::make_shared<HelpFormatter>());
+  program.set_version_flag("--version", "narrows " NARROWS_VERSION);
+  program.require_subcommand(1);
+  program.footer(
+      "narrows COMMAND --help describes a command. Flags carry llama.cpp's names where it has them.");
+  add_run(program);
+  add_info(program);
+  add_tokenize(program);
+  add_logits(program);
+  add_eval(program);
+  add_bench(program);
+  add_quantize(program);
+
+  std::vector<std::string> arguments;
+  for (int i = argc - 1; i > 0; --i) {  // the parser wants them last first
+    std::string argument = argv[i];
+    if (argument.size() > 2 && argument[0] == '-' && is_short(argument.substr(1, argument.find('=') - 1)))
+      argument.insert(0, "-");
+    arguments.push_back(std::move(argument));
+  }
+  try {
+    program.parse(std::move(arguments));
+    return 0;
+  } catch (const CLI::CallForHelp&) {
+    print(program.help());
+    return 0;
+  } catch (const CLI::CallForVersion& version) {
+    print(std::string(version.what()) + "\n");
+    return 0;
+  } catch (const CLI::RuntimeError& status) {
+    return status.get_exit_code();
+  } catch (const CLI::ParseError& error) {
+    note(usage_message(program, error));
+    return 2;
+  } catch (const UsageError& error) {
+    note(fmt::format("{}: {} (see narrows {} --help)", command_name(program), one_line(error.what()),
+                     command_name(program)));
+    return 2;
+  }
+}
+
+}  // namespace
+}  // namespace narrows::cli
+
+int main(int argc, char** argv) {
+  std::setlocale(LC_CTYPE, "");
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the write, with a message
+  narrows::install_interrupt_handler();
+  try {
+    return narrows::cli::run_program(argc, argv);
+  } catch (const std::bad_alloc&) {
+    narrows::cli::note("out of memory");
+  } catch (const std::exception& error) {
+    narrows::cli::note(narrows::cli::one_line(error.what()));
+  }
+  return 1;
+}

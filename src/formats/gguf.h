@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,22 +20,33 @@
 namespace narrows {
 
 struct GgufArray;
-// One metadata value. Every integer width is widened to 64 bits and f32 to double; the type in the file is kept in
-// GgufEntry::type, so that a copy of a file keeps it.
+// One metadata value. Every integer width is widened to 64 bits and f32 to double; the type in the file is
+// kept in GgufEntry::type, so that a copy of a file keeps it.
 using GgufValue = std::variant<std::uint64_t, std::int64_t, double, bool, std::string, GgufArray>;
 
 enum class GgufType : std::uint32_t {
-  U8 = 0, I8 = 1, U16 = 2, I16 = 3, U32 = 4, I32 = 5, F32 = 6, Bool = 7, String = 8, Array = 9,
-  U64 = 10, I64 = 11, F64 = 12,
+  U8 = 0,
+  I8 = 1,
+  U16 = 2,
+  I16 = 3,
+  U32 = 4,
+  I32 = 5,
+  F32 = 6,
+  Bool = 7,
+  String = 8,
+  Array = 9,
+  U64 = 10,
+  I64 = 11,
+  F64 = 12,
 };
 
-// An array of one element type: strings, or numbers (integers, bools and floats alike, kept by kind). Nested arrays
-// are not supported: no known file uses them.
+// An array of one element type: strings, or numbers (integers, bools and floats alike, kept by kind). Nested
+// arrays are not supported: no known file uses them.
 struct GgufArray {
   GgufType element = GgufType::U32;
-  std::vector<std::string> strings;     // element == String
-  std::vector<std::int64_t> integers;   // integer types and Bool
-  std::vector<double> floats;           // F32, F64
+  std::vector<std::string> strings;    // element == String
+  std::vector<std::int64_t> integers;  // integer types and Bool
+  std::vector<double> floats;          // F32, F64
   std::size_t size() const { return strings.size() + integers.size() + floats.size(); }
 };
 
@@ -57,23 +69,26 @@ struct GgufTensor {
 class GgufFile {
  public:
   // Maps `path` and, if its metadata says that it is the first of a split (split.count > 1, the file named
-  // …-00001-of-0000N.gguf), the other parts. Everything is checked before it is returned: every tensor lies inside
-  // its file, is aligned, of a known type, overlaps no other, and its row is a whole number of blocks; names are
-  // unique; counts and sizes cannot overflow. Throws Error naming the file and the item.
+  // …-00001-of-0000N.gguf), the other parts. Everything is checked before it is returned: every tensor lies
+  // inside its file, is aligned, of a known type, overlaps no other, and its row is a whole number of blocks;
+  // names are unique; counts and sizes cannot overflow. Throws Error naming the file and the item.
   static GgufFile open(const std::string& path);
 
   const std::string& path() const { return path_; }
   std::uint32_t version() const { return version_; }
   const std::map<std::string, GgufEntry, std::less<>>& metadata() const { return metadata_; }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
-  std::size_t file_bytes() const;  // all parts together
+  const std::vector<MappedFile>& parts() const { return files_; }  // the files of a split; one otherwise
+  std::size_t file_bytes() const;                                  // all parts together
 
-  const GgufTensor* find_tensor(std::string_view name) const;    // nullptr if absent
-  const GgufTensor& tensor(std::string_view name) const;         // throws if absent
+  const GgufTensor* find_tensor(std::string_view name) const;  // nullptr if absent
+  const GgufTensor& tensor(std::string_view name) const;       // throws if absent
 
-  // Typed look-up. The optional forms give nullopt if the key is absent; all throw if it has another kind of value
-  // (integers convert between widths if the value fits; an integer is accepted where a float is asked for).
+  // Typed look-up. The optional forms give nullopt if the key is absent; all throw if it has another kind of
+  // value (integers convert between widths if the value fits; an integer is accepted where a float is asked
+  // for).
   bool has(std::string_view key) const;
+  const GgufEntry* find(std::string_view key) const;  // nullptr if absent
   std::optional<std::int64_t> find_int(std::string_view key) const;
   std::optional<double> find_float(std::string_view key) const;
   std::optional<bool> find_bool(std::string_view key) const;
@@ -85,6 +100,8 @@ class GgufFile {
   const GgufArray& get_array(std::string_view key) const;
 
  private:
+  void open_other_parts();
+
   std::string path_;
   std::uint32_t version_ = 0;
   std::map<std::string, GgufEntry, std::less<>> metadata_;
@@ -93,19 +110,23 @@ class GgufFile {
   std::vector<MappedFile> files_;
 };
 
-// Writes a version 3 file. Metadata and tensor descriptions first, then the data of each tensor in the order of its
-// description, so that a large model never has to be in memory at once.
+// Writes a version 3 file. Metadata and tensor descriptions first, then the data of each tensor in the order
+// of its description, so that a large model never has to be in memory at once.
 class GgufWriter {
  public:
-  explicit GgufWriter(std::uint32_t alignment = 32) : alignment_(alignment) {}
-  void set(const std::string& key, GgufEntry entry);  // replaces an earlier value
+  // `alignment` of tensor data: a power of two of at least 8. The key general.alignment follows it.
+  explicit GgufWriter(std::uint32_t alignment = 32);
+  // Replaces an earlier value. Throws if the value is not of the entry's type or does not fit in it.
+  void set(const std::string& key, const GgufEntry& entry);
   void set_u32(const std::string& key, std::uint32_t value);
   void set_f32(const std::string& key, float value);
   void set_string(const std::string& key, std::string value);
+  // `shape` in ggml's order, 1 to 4 sizes of at least 1. Throws if the name is taken or a row is not a whole
+  // number of blocks.
   void add_tensor(const std::string& name, DType dtype, std::span<const std::int64_t> shape);
 
-  // Writes the file; `data(i, sink)` is called for each tensor in turn and must pass exactly its bytes to sink, in
-  // one or more pieces. The file appears whole or not at all (OutputFile).
+  // Writes the file; `produce(i, sink)` is called for each tensor in turn and must pass exactly its bytes to
+  // sink, in one or more pieces. The file appears whole or not at all (OutputFile).
   using Sink = void (*)(void* context, std::span<const std::byte>);
   template <typename Produce>
   void write(const std::string& path, Produce&& produce) const {
@@ -122,8 +143,9 @@ class GgufWriter {
   using ProduceFn = void (*)(void* self, std::size_t tensor, Sink sink, void* context);
   void write_with(const std::string& path, ProduceFn produce, void* self) const;
   std::uint32_t alignment_;
-  std::vector<std::pair<std::string, GgufEntry>> metadata_;
+  std::vector<std::pair<std::string, std::string>> metadata_;  // key, type and value as the file holds them
   std::vector<GgufTensor> tensors_;
+  std::set<std::string, std::less<>> names_;
 };
 
 }  // namespace narrows

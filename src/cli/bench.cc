@@ -238,7 +238,7 @@ void add_bench(CLI::App& program) {
   CLI::App* command = program.add_subcommand("bench", "Tokens per second of prompts and of generation");
   const auto o = std::make_shared<BenchOptions>();
   add_model_options(*command, o->model);
-  const auto count = CLI::Range(0, 1 << 24);
+  const auto count = range(0, 1 << 24);
   command->add_option("-p,--n-prompt", o->prompt, "Tokens of the prompt (default 512); 0: no such test")
       ->type_name("N")
       ->check(count);
@@ -250,18 +250,19 @@ void add_bench(CLI::App& program) {
                    "Tokens in the cache before generation (default 0); a list: a test each")
       ->type_name("N,N")
       ->delimiter(',')
-      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all()
       ->check(count);
   command->add_option("-r,--repetitions", o->repetitions, "Repetitions of each test (default 5)")
       ->type_name("N")
-      ->check(CLI::Range(1, 100000));
+      ->check(range(1, 100000));
   command->add_option("-f,--file", o->file, "Use the tokens of this text, in the prompt and in generation")
       ->type_name("TEXT");
   add_kv_type(*command, o->cache);
   add_chunk_size(*command, o->cache);
   command->add_option("-o,--output", o->output, "md (default), json or csv")
       ->type_name("FORMAT")
-      ->check(CLI::IsMember({"md", "json", "csv"}));
+      ->check(CLI::IsMember({"md", "json", "csv"}).description(""));
   command->footer(R"(
 Without -f, prompts are made-up ids and generation takes the likeliest token each time. bytes_per_token: the weights and
 the cache that a generated token reads; bandwidth_fraction: those times tokens/s, in parts of the read bandwidth of this

@@ -46,19 +46,19 @@ constexpr IgnoredFlag kIgnored[] = {
     {"--log-disable", 0, "there is no log"},
 };
 
-const CLI::Validator& at_least_minus_one() {
-  static const CLI::Validator check(
-      [](std::string& text) {
-        long value = 0;
-        if (!CLI::detail::lexical_cast(text, value) || value < -1 || value > 1024)
-          return "expected a number of threads, 0 or -1 for every core, found " + text;
-        return std::string();
+}  // namespace
+
+CLI::Validator range(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return std::string();
+        return most >= kUnbounded
+                   ? fmt::format("expected a number from {:g}, found {}", least, text)
+                   : fmt::format("expected a number from {:g} to {:g}, found {}", least, most, text);
       },
       "");
-  return check;
 }
-
-}  // namespace
 
 void add_model_options(CLI::App& command, ModelOptions& options) {
   command.add_option("-m,--model", options.path, "The model: a GGUF file, or the first part of a split one")
@@ -66,7 +66,7 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
       ->required();
   command.add_option("-t,--threads", options.threads, "Threads; 0: every core that may be used (default)")
       ->type_name("N")
-      ->check(at_least_minus_one());
+      ->check(range(-1, 1024));
   command.add_flag("--no-repack", options.no_repack,
                    "Compute from the mapped file: starts sooner, runs slower, same result");
   for (const IgnoredFlag& flag : kIgnored) {
@@ -108,13 +108,13 @@ std::string_view kv_type_name(KvType type) {
 }
 
 void add_kv_type(CLI::App& command, CacheOptions& options) {
-  const auto types = CLI::IsMember({"f16", "f32", "q8_0"});
+  const auto types = CLI::IsMember({"f16", "f32", "q8_0"}).description("");
   command
       .add_option("--kv-type,--cache-type-k,--ctk", options.kv_type_k,
                   "Type of the key/value cache: f16 (default), f32 or q8_0")
       ->type_name("TYPE")
       ->check(types);
-  command.add_option("--cache-type-v,--ctv", options.kv_type_v, "")->check(types)->group("");
+  command.add_option("--cache-type-v,--ctv", options.kv_type_v, "V: as K")->check(types)->group("");
 }
 
 void add_chunk_size(CLI::App& command, CacheOptions& options) {
@@ -122,10 +122,10 @@ void add_chunk_size(CLI::App& command, CacheOptions& options) {
       .add_option("--ubatch-size,--ub", options.micro_batch,
                   "Prompt tokens computed together (default 512); changes speed and memory, never the result")
       ->type_name("N")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(range(1, 1 << 20));
   command.add_option("-b,--batch-size", options.batch, "An upper bound for -ub (default 2048)")
       ->type_name("N")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(range(1, 1 << 20));
 }
 
 std::string read_file(const std::string& path) {

@@ -24,6 +24,11 @@ struct ModelOptions {
   std::shared_ptr<Model> load() const { return Model::load(path, load_options()); }
 };
 
+inline constexpr double kUnbounded = 1 << 30;
+
+// Numbers from least to most; a message of its own, and no clutter in help.
+CLI::Validator range(double least, double most);
+
 // -m, -t, --no-repack, and llama.cpp's flags that mean nothing here, each accepted with a line on stderr.
 void add_model_options(CLI::App& command, ModelOptions& options);
 

@@ -74,12 +74,12 @@ void add_eval(CLI::App& program) {
   command->add_option("-f,--file", o->file, "The text (-: standard input)")->type_name("TEXT")->required();
   command->add_option("-c,--ctx,--ctx-size", o->cache.context, "Tokens a window, BOS included (default 512)")
       ->type_name("N")
-      ->check(CLI::Range(2, 1 << 30));
+      ->check(range(2, kUnbounded));
   command
       ->add_option("--max-tokens", o->max_tokens,
                    "Compute at most N tokens, BOS included; 0: the whole text (default)")
       ->type_name("N")
-      ->check(CLI::Range(0, 1 << 30));
+      ->check(range(0, kUnbounded));
   command->add_option("--reference", o->reference, "Compare with this model, position by position")
       ->type_name("FILE");
   add_kv_type(*command, o->cache);

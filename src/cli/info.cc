@@ -66,7 +66,7 @@ void add_info(CLI::App& program) {
       ->add_option("-c,--ctx-size", options->context,
                    "Tell the memory for N tokens of context (0: the trained one)")
       ->type_name("N")
-      ->check(CLI::Range(0, 1 << 30));
+      ->check(range(0, kUnbounded));
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options] { info(*options); });
 }

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -24,15 +25,17 @@ bool is_short(std::string_view name) { return std::find(kShort.begin(), kShort.e
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(34); }
+  // "-t,--threads", "-ngl"; of a flag that can be negated, both names.
   std::string make_option_name(const CLI::Option* option, bool positional) const override {
-    std::string name = CLI::Formatter::make_option_name(option, positional);
-    for (const std::string_view flag : kShort) {
-      const std::string dashed = fmt::format("--{}", flag);
-      const std::size_t at = name.find(dashed);
-      const std::size_t end = at + dashed.size();
-      if (at != std::string::npos && (end == name.size() || name[end] == ',')) name.erase(at, 1);
-    }
-    return name;
+    if (positional) return CLI::Formatter::make_option_name(option, true);
+    std::vector<std::string> names;
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames())
+      names.push_back((is_short(name) ? "-" : "--") + name);
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->get_type_name().empty() ? "" : " " + option->get_type_name();
   }
 };
 
@@ -52,9 +55,10 @@ std::string usage_message(const CLI::App& program, const CLI::ParseError& error)
   const std::string name = command_name(program);
   const std::string where = name.empty() ? "" : name + ": ",
                     help = name.empty() ? "narrows" : "narrows " + name;
-  std::string what = one_line(error.what());
-  if (const auto rest = program.remaining(true);
-      dynamic_cast<const CLI::ExtrasError*>(&error) && !rest.empty())
+  std::string what = name.empty() ? "expected a command" : one_line(error.what());
+  // Without a command the parser complains of that first, and not of what stands in its place.
+  const auto rest = program.remaining(true);
+  if (!rest.empty() && (name.empty() || dynamic_cast<const CLI::ExtrasError*>(&error)))
     what = fmt::format("unexpected argument {}", rest.front());
   return fmt::format("{}{} (see {} --help)", where, what, help);
 }
@@ -64,6 +68,7 @@ int run_program(int argc, char** argv) {
   program.formatter(std::make_shared<HelpFormatter>());
   program.set_version_flag("--version", "narrows " NARROWS_VERSION);
   program.require_subcommand(1);
+  program.option_defaults()->take_last();  // a flag given twice: the last one counts, as in llama.cpp
   program.footer(
       "narrows COMMAND --help describes a command. Flags carry llama.cpp's names where it has them.");
   add_run(program);

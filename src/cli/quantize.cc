@@ -48,7 +48,7 @@ void add_quantize(CLI::App& program) {
       ->required();
   command->add_option("threads,-t,--threads", o->threads, "Threads; 0: every core (default)")
       ->type_name("N")
-      ->check(CLI::Range(0, 1024));
+      ->check(range(0, 1024));
   command->add_option("--output-tensor-type", o->output_type, "Another type for the output matrix")
       ->type_name("TYPE");
   command->add_option("--token-embedding-type", o->embedding_type, "Another type for the embedding")

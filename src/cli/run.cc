@@ -45,46 +45,46 @@ void add_options(CLI::App& c, RunOptions& o) {
   c.add_option("-n,--predict,--n-predict", o.predict,
                "Generate at most N tokens an answer; -1: until the model ends (default)")
       ->type_name("N")
-      ->check(CLI::Range(-2, 1 << 30));
+      ->check(range(-2, kUnbounded));
   c.add_option("-c,--ctx-size", o.cache.context,
                "Tokens of context; 0: what the model was trained on (default)")
       ->type_name("N")
-      ->check(CLI::Range(0, 1 << 30));
+      ->check(range(0, kUnbounded));
   add_kv_type(c, o.cache);
   add_chunk_size(c, o.cache);
   c.add_flag("--context-shift,!--no-context-shift", o.context_shift,
              "When the context is full, drop its older half and go on, instead of ending");
   c.add_option("--keep", o.keep, "Tokens at the start that --context-shift keeps")
       ->type_name("N")
-      ->check(CLI::Range(0, 1 << 30));
+      ->check(range(0, kUnbounded));
 
   const std::string sampling = "Sampling";
   c.add_option("--temp,--temperature", o.sampler.temperature,
                "Temperature (default 0.8); 0: always the likeliest token")
       ->type_name("T")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(range(0.0, 1e6))
       ->group(sampling);
   c.add_option("--top-k", o.sampler.top_k, "Choose among the K likeliest tokens (default 40); 0: off")
       ->type_name("K")
-      ->check(CLI::Range(0, 1 << 30))
+      ->check(range(0, kUnbounded))
       ->group(sampling);
   c.add_option("--top-p", o.sampler.top_p,
                "… among the likeliest that together reach P (default 0.95); 1: off")
       ->type_name("P")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(range(0.0, 1.0))
       ->group(sampling);
   c.add_option("--min-p", o.sampler.min_p,
                "… among those at least P times as likely as the likeliest (default 0.05); 0: off")
       ->type_name("P")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(range(0.0, 1.0))
       ->group(sampling);
   c.add_option("--repeat-penalty", o.sampler.repeat_penalty, "Penalty of recent tokens (default 1: off)")
       ->type_name("X")
-      ->check(CLI::Range(1e-6, 1e6))
+      ->check(range(1e-6, 1e6))
       ->group(sampling);
   c.add_option("--repeat-last-n", o.sampler.repeat_last_n, "How many tokens are recent (default 64); -1: all")
       ->type_name("N")
-      ->check(CLI::Range(-1, 1 << 30))
+      ->check(range(-1, kUnbounded))
       ->group(sampling);
   c.add_option("-s,--seed", o.seed, "Seed of the random choices (default 0); -1: another one each time")
       ->type_name("N")

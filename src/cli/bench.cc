@@ -59,7 +59,8 @@ struct Test {
 
 class Bench {
  public:
-  explicit Bench(const BenchOptions& options) : o_(options), model_(o_.model.load()) {
+  explicit Bench(const BenchOptions& options)
+      : o_(options), kv_type_(o_.cache.kv_type()), model_(o_.model.load()) {
     const std::int64_t deepest = *std::max_element(o_.depths.begin(), o_.depths.end());
     needed_ = std::max(o_.prompt, deepest + o_.generate + 1);
     if (o_.file.empty()) {
@@ -77,7 +78,7 @@ class Bench {
   std::vector<Test> run() {
     const std::int64_t works = (o_.prompt > 0) + (o_.generate > 0 ? std::ssize(o_.depths) : 0);
     Progress progress("bench", works * o_.repetitions);
-    Session session(model_, {.context = needed_, .kv_type = o_.cache.kv_type(), .chunk = o_.cache.chunk()});
+    Session session(model_, {.context = needed_, .kv_type = kv_type_, .chunk = o_.cache.chunk()});
     session.step(std::span(text_).first(std::min<std::size_t>(text_.size(), 16)));  // pages in, threads up
     std::int64_t done = 0;
     std::vector<Test> tests;
@@ -131,6 +132,7 @@ class Bench {
   }
 
   const BenchOptions& o_;
+  KvType kv_type_;
   std::shared_ptr<Model> model_;
   std::int64_t needed_ = 0;
   std::vector<TokenId> text_;

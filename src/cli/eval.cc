@@ -49,10 +49,10 @@ std::string as_text(const EvalResult& result) {
 }
 
 void eval(const EvalCommand& o) {
+  EvalOptions options{.context = o.cache.context, .max_tokens = o.max_tokens, .kv_type = o.cache.kv_type()};
   const std::string text = read_file(o.file);
   const auto model = o.model.load();
   const auto reference = o.reference.empty() ? nullptr : Model::load(o.reference, o.model.load_options());
-  EvalOptions options{.context = o.cache.context, .max_tokens = o.max_tokens, .kv_type = o.cache.kv_type()};
   std::optional<Progress> bar;
   options.progress = [&](std::int64_t done, std::int64_t total, double perplexity) {
     if (!bar) bar.emplace("eval", total);

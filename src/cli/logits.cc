@@ -33,8 +33,9 @@ std::string npy_header(std::size_t rows, std::size_t columns) {
 
 void logits(const LogitsOptions& options) {
   const std::vector<TokenId> ids = parse_ids(options.ids, "--ids");
+  const SessionOptions session_options{.context = std::ssize(ids), .kv_type = options.cache.kv_type()};
   const auto model = options.model.load();
-  Session session(model, {.context = std::ssize(ids), .kv_type = options.cache.kv_type()});
+  Session session(model, session_options);
   const auto vocab = static_cast<std::size_t>(model->vocab_size());
   OutputFile file(options.output);
   const std::string header = npy_header(ids.size(), vocab);

@@ -124,12 +124,13 @@ class Runner {
  public:
   explicit Runner(const RunOptions& options)
       : o_(options),
+        session_options_{.context = o_.cache.context,
+                         .kv_type = o_.cache.kv_type(),
+                         .chunk = o_.cache.chunk(),
+                         .context_shift = o_.context_shift,
+                         .keep = o_.keep},
         model_(options.model.load()),
-        session_(model_, {.context = o_.cache.context,
-                          .kv_type = o_.cache.kv_type(),
-                          .chunk = o_.cache.chunk(),
-                          .context_shift = o_.context_shift,
-                          .keep = o_.keep}),
+        session_(model_, session_options_),
         sampler_(o_.sampler) {
     generate_.max_tokens = std::max<std::int64_t>(o_.predict, -1);
     generate_.stop = o_.stop;
@@ -244,6 +245,7 @@ class Runner {
   }
 
   const RunOptions& o_;
+  SessionOptions session_options_;  // before the model: wrong flags are told before it is loaded
   std::shared_ptr<Model> model_;
   Session session_;
   Sampler sampler_;

@@ -71,35 +71,30 @@ double sum_exp_difference(const float* x, const float* y, std::size_t n, float s
   return sum;
 }
 
-struct Normaliser {
-  float max;
-  double sum;  // Σ exp(x - max), at least 1
-  double log() const { return max + std::log(sum); }
-};
-
-Normaliser normalise(std::span<const float> logits) {
-  const float max = largest(logits);
-  if (!std::isfinite(max)) fail("logits: expected finite numbers, the largest is {}", max);
+// Σ block(begin, size) over blocks of the row.
+template <typename Block>
+double sum_blocks(std::size_t size, Block&& block) {
   double sum = 0;
-  for (std::size_t at = 0; at < logits.size(); at += kBlock)
-    sum += sum_exp(&logits[at], std::min(kBlock, logits.size() - at), max);
-  if (!std::isfinite(sum)) fail("logits: expected finite numbers, found NaN");
-  return {max, sum};
+  for (std::size_t at = 0; at < size; at += kBlock) sum += block(at, std::min(kBlock, size - at));
+  return sum;
 }
 
 }  // namespace
 
-double log_sum_exp(std::span<const float> logits) { return normalise(logits).log(); }
+LogSoftmax::LogSoftmax(std::span<const float> logits) : logits_(logits), max_(largest(logits)) {
+  if (!std::isfinite(max_)) fail("logits: expected finite numbers, the largest is {}", max_);
+  sum_ = sum_blocks(size(), [&](std::size_t at, std::size_t n) { return sum_exp(&logits_[at], n, max_); });
+  if (!std::isfinite(sum_)) fail("logits: expected finite numbers, found NaN");
+  log_sum_exp_ = max_ + std::log(sum_);
+}
 
-double kl_divergence(std::span<const float> reference, std::span<const float> logits) {
-  if (reference.size() != logits.size())
-    fail("logits: expected a vocabulary of {} tokens as in the reference, found {}", reference.size(),
-         logits.size());
-  const Normaliser p = normalise(reference), q = normalise(logits);
-  double weighted = 0;
-  for (std::size_t at = 0; at < logits.size(); at += kBlock)
-    weighted += sum_exp_difference(&reference[at], &logits[at], std::min(kBlock, logits.size() - at), p.max);
-  const double kl = weighted / p.sum + (q.log() - p.log());
+double kl_divergence(const LogSoftmax& p, const LogSoftmax& q) {
+  if (p.size() != q.size())
+    fail("logits: expected a vocabulary of {} tokens as in the reference, found {}", p.size(), q.size());
+  const double weighted = sum_blocks(p.size(), [&](std::size_t at, std::size_t n) {
+    return sum_exp_difference(&p.logits_[at], &q.logits_[at], n, p.max_);
+  });
+  const double kl = weighted / p.sum_ + (q.log_sum_exp_ - p.log_sum_exp_);
   if (!std::isfinite(kl)) fail("logits: expected finite numbers in both models");
   return std::max(kl, 0.0);  // rounding may leave a negative crumb
 }

@@ -25,14 +25,16 @@ struct Score {
   bool agreed = false;
 };
 
-Score score_row(std::span<const float> logits, std::span<const float> reference, TokenId next) {
+Score score_row(std::span<const float> logits, std::span<const float> reference_logits, TokenId next) {
   const auto target = static_cast<std::size_t>(next);
+  const LogSoftmax model(logits);
   Score score;
-  score.log_likelihood = static_cast<double>(logits[target]) - log_sum_exp(logits);
-  if (!reference.empty()) {
-    score.reference_log_likelihood = static_cast<double>(reference[target]) - log_sum_exp(reference);
-    score.kl = kl_divergence(reference, logits);
-    score.agreed = top1(logits) == top1(reference);
+  score.log_likelihood = model[target];
+  if (!reference_logits.empty()) {
+    const LogSoftmax reference(reference_logits);
+    score.reference_log_likelihood = reference[target];
+    score.kl = kl_divergence(reference, model);
+    score.agreed = top1(logits) == top1(reference_logits);
   }
   return score;
 }

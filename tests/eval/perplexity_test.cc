@@ -63,7 +63,7 @@ TEST_F(Perplexity, IsWhatASessionGives) {
     Session session(model_, {.context = 16});
     for (std::size_t i = 0; i + 1 < ids.size(); ++i, ++scored) {
       const auto logits = session.step(ids[i]);
-      log_likelihood += logits[static_cast<std::size_t>(ids[i + 1])] - log_sum_exp(logits);
+      log_likelihood += LogSoftmax(logits)[static_cast<std::size_t>(ids[i + 1])];
     }
   }
   EXPECT_EQ(result.tokens, scored);

@@ -1,0 +1,181 @@
+#include "kernels/ops.h"
+
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/ops.cc"
+#include "kernels/targets.h"
+// After targets.h.
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/dot4-inl.h"
+// After dot4-inl.h, which may widen the target.
+#include <hwy/contrib/math/math-inl.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace narrows::HWY_NAMESPACE {
+
+constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(DF()));
+constexpr std::int64_t kParts = 16 / kLanes;
+
+// Applies f to vectors of x, zeros after its end, in steps of 16.
+template <class F>
+HWY_INLINE float SumOf(const float* x, std::int64_t n, const F& f) {
+  const DF df;
+  VF sums[kParts];
+  for (auto& sum : sums) sum = hn::Zero(df);
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    for (std::int64_t p = 0; p < kParts; ++p) sums[p] = f(hn::LoadU(df, x + i + p * kLanes), sums[p]);
+  for (std::int64_t p = 0; i < n && p < kParts; ++p, i += kLanes) {
+    alignas(64) float last[16] = {};
+    for (std::int64_t j = i; j < HWY_MIN(n, i + kLanes); ++j) last[j - i] = x[j];
+    sums[p] = f(hn::Load(df, last), sums[p]);
+  }
+  return Reduce16(sums);
+}
+
+float SumOfSquares(const float* x, std::int64_t n) {
+  return SumOf(x, n, [](VF v, VF sum) HWY_ATTR { return hn::MulAdd(v, v, sum); });
+}
+
+float Sum(const float* x, std::int64_t n) {
+  return SumOf(x, n, [](VF v, VF sum) HWY_ATTR { return hn::Add(v, sum); });
+}
+
+// y[i] = f(x[i], z[i]); z may be nullptr.
+template <class F>
+HWY_INLINE void Map(const float* x, const float* z, float* y, std::int64_t n, const F& f) {
+  const DF df;
+  const VF zero = hn::Zero(df);
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    hn::StoreU(f(hn::LoadU(df, x + i), z ? hn::LoadU(df, z + i) : zero), df, y + i);
+  if (i < n) {
+    alignas(64) float last_x[16] = {}, last_z[16] = {};
+    for (std::int64_t j = i; j < n; ++j) {
+      last_x[j - i] = x[j];
+      if (z) last_z[j - i] = z[j];
+    }
+    hn::Store(f(hn::Load(df, last_x), hn::Load(df, last_z)), df, last_x);
+    for (std::int64_t j = i; j < n; ++j) y[j] = last_x[j - i];
+  }
+}
+
+void Normalize(const float* x, const float* weight, float shift, float factor, float* y, std::int64_t n) {
+  const DF df;
+  const VF by = hn::Set(df, factor), less = hn::Set(df, shift);
+  if (weight)
+    Map(x, weight, y, n, [&](VF v, VF w) HWY_ATTR { return hn::Mul(hn::Mul(hn::Sub(v, less), by), w); });
+  else
+    Map(x, nullptr, y, n, [&](VF v, VF) HWY_ATTR { return hn::Mul(hn::Sub(v, less), by); });
+}
+
+void Activate(Activation activation, const float* gate, const float* up, float* y, std::int64_t n) {
+  const DF df;
+  const auto times = [&](VF v, VF u) HWY_ATTR { return up ? hn::Mul(v, u) : v; };
+  const VF one = hn::Set(df, 1.0f);
+  switch (activation) {
+    case Activation::Silu:
+      Map(gate, up, y, n, [&](VF v, VF u) HWY_ATTR {
+        return times(hn::Div(v, hn::Add(one, hn::Exp(df, hn::Neg(v)))), u);
+      });
+      return;
+    case Activation::GeluTanh:
+      // Highway's Tanh loses accuracy far out; beyond 10 it is ±1 to the last bit.
+      Map(gate, up, y, n, [&](VF v, VF u) HWY_ATTR {
+        const VF inner = hn::Mul(hn::Mul(hn::Set(df, 0.7978845608028654f), v),
+                                 hn::MulAdd(hn::Mul(hn::Set(df, 0.044715f), v), v, one));
+        const VF bounded = hn::Min(hn::Max(inner, hn::Set(df, -10.0f)), hn::Set(df, 10.0f));
+        const VF half = hn::Mul(hn::Set(df, 0.5f), v);
+        return times(hn::MulAdd(half, hn::Tanh(df, bounded), half), u);
+      });
+      return;
+    case Activation::GeluErf:
+      for (std::int64_t i = 0; i < n; ++i) {
+        const float v = gate[i], g = 0.5f * v * (1.0f + std::erf(v * 0.70710678f));
+        y[i] = up ? g * up[i] : g;
+      }
+      return;
+    case Activation::Relu:
+      Map(gate, up, y, n, [&](VF v, VF u) HWY_ATTR { return times(hn::Max(v, hn::Zero(df)), u); });
+      return;
+  }
+}
+
+void Add(const float* x, float* y, std::int64_t n) {
+  Map(x, y, y, n, [](VF a, VF b) HWY_ATTR { return hn::Add(b, a); });
+}
+
+void Scale(float factor, float* y, std::int64_t n) {
+  const VF by = hn::Set(DF(), factor);
+  Map(y, nullptr, y, n, [&](VF v, VF) HWY_ATTR { return hn::Mul(v, by); });
+}
+
+void SoftCap(float cap, float* y, std::int64_t n) {
+  const DF df;
+  const VF by = hn::Set(df, cap), ten = hn::Set(df, 10.0f);
+  Map(y, nullptr, y, n, [&](VF v, VF) HWY_ATTR {
+    return hn::Mul(by, hn::Tanh(df, hn::Min(hn::Max(hn::Div(v, by), hn::Neg(ten)), ten)));
+  });
+}
+
+void RotateHalf(float* x, const float* cosines, const float* sines, std::int64_t pairs) {
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    const float a = x[i], b = x[i + pairs];
+    x[i] = a * cosines[i] - b * sines[i];
+    x[i + pairs] = a * sines[i] + b * cosines[i];
+  }
+}
+
+}  // namespace narrows::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace narrows {
+
+HWY_EXPORT(SumOfSquares);
+HWY_EXPORT(Sum);
+HWY_EXPORT(Normalize);
+HWY_EXPORT(Activate);
+HWY_EXPORT(Add);
+HWY_EXPORT(Scale);
+HWY_EXPORT(SoftCap);
+HWY_EXPORT(RotateHalf);
+
+void rms_norm(const float* x, const float* weight, float eps, float* y, std::int64_t n) {
+  const float mean = HWY_DYNAMIC_DISPATCH(SumOfSquares)(x, n) / static_cast<float>(n);
+  HWY_DYNAMIC_DISPATCH(Normalize)(x, weight, 0.0f, 1.0f / std::sqrt(mean + eps), y, n);
+}
+
+void layer_norm(const float* x, const float* weight, const float* bias, float eps, float* y, std::int64_t n) {
+  const float mean = HWY_DYNAMIC_DISPATCH(Sum)(x, n) / static_cast<float>(n);
+  HWY_DYNAMIC_DISPATCH(Normalize)(x, nullptr, mean, 1.0f, y, n);  // centred first: no cancellation in the variance
+  const float variance = HWY_DYNAMIC_DISPATCH(SumOfSquares)(y, n) / static_cast<float>(n);
+  HWY_DYNAMIC_DISPATCH(Normalize)(y, weight, 0.0f, 1.0f / std::sqrt(variance + eps), y, n);
+  if (bias) HWY_DYNAMIC_DISPATCH(Add)(bias, y, n);
+}
+
+void rotate_adjacent(float* x, const float* cosines, const float* sines, std::int64_t pairs) {
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    const float a = x[2 * i], b = x[2 * i + 1];
+    x[2 * i] = a * cosines[i] - b * sines[i];
+    x[2 * i + 1] = a * sines[i] + b * cosines[i];
+  }
+}
+
+void rotate_half(float* x, const float* cosines, const float* sines, std::int64_t pairs) {
+  HWY_DYNAMIC_DISPATCH(RotateHalf)(x, cosines, sines, pairs);
+}
+
+void activate(Activation activation, const float* gate, const float* up, float* y, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(Activate)(activation, gate, up, y, n);
+}
+
+void add(const float* x, float* y, std::int64_t n) { HWY_DYNAMIC_DISPATCH(Add)(x, y, n); }
+void scale(float factor, float* y, std::int64_t n) { HWY_DYNAMIC_DISPATCH(Scale)(factor, y, n); }
+void soft_cap(float cap, float* y, std::int64_t n) { HWY_DYNAMIC_DISPATCH(SoftCap)(cap, y, n); }
+
+}  // namespace narrows
+#endif

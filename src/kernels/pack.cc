@@ -1,0 +1,232 @@
+// Packing of block quantized matrices into tiles: see packed_layout.h.
+#include <cstring>
+
+#include "base/error.h"
+#include "kernels/matmul.h"
+#include "kernels/packed_layout.h"
+
+namespace narrows {
+namespace {
+
+using Byte = std::uint8_t;
+
+std::uint16_t u16_at(const Byte* p) {
+  std::uint16_t value;
+  std::memcpy(&value, p, 2);
+  return value;
+}
+
+// What one row contributes to a tile for 32 columns: codes, and what scales them. Scales that a file stores once for
+// 256 columns (d, dmin) go with the first 32.
+struct Block {
+  Byte codes[32];
+  Byte scales[2] = {0, 0};   // of 32 or two times 16 columns
+  Byte minima[2] = {0, 0};
+  std::uint16_t d = 0, dmin = 0;  // f16
+};
+
+void nibbles(const Byte* packed, Byte* codes) {
+  for (int i = 0; i < 16; ++i) {
+    codes[i] = packed[i] & 15;
+    codes[i + 16] = packed[i] >> 4;
+  }
+}
+
+void fifth_bits(const Byte* bits, Byte* codes) {
+  for (int i = 0; i < 32; ++i) codes[i] |= static_cast<Byte>((bits[i / 8] >> (i % 8) & 1) << 4);
+}
+
+// The 6-bit scale and minimum of sub-block j (0…7) from the 12 bytes of Q4_K and Q5_K.
+void scale_min_k4(const Byte* p, int j, Byte& scale, Byte& minimum) {
+  if (j < 4) {
+    scale = p[j] & 63;
+    minimum = p[j + 4] & 63;
+  } else {
+    scale = static_cast<Byte>((p[j + 4] & 15) | (p[j - 4] >> 6 << 4));
+    minimum = static_cast<Byte>((p[j + 4] >> 4) | (p[j] >> 6 << 4));
+  }
+}
+
+// The 6-bit scale of sub-block j (0…15) of Q3_K, less 32.
+Byte scale_k3(const Byte* p, int j) {
+  const int low = j < 8 ? p[j] & 15 : p[j - 8] >> 4;
+  const int high = p[8 + j % 4] >> (2 * (j / 4)) & 3;
+  return static_cast<Byte>(low | high << 4) - 32;
+}
+
+// Reads columns [32·index, 32·index + 32) of a row.
+Block read_block(DType dtype, const Byte* row, std::int64_t index) {
+  Block out;
+  const DTypeInfo& info = dtype_info(dtype);
+  const int part = static_cast<int>(index % (info.block_size / 32));  // of a block of 256
+  const Byte* p = row + index * 32 / info.block_size * info.block_bytes;
+  switch (dtype) {
+    case DType::Q4_0:
+    case DType::IQ4_NL:
+      out.d = u16_at(p);
+      nibbles(p + 2, out.codes);
+      break;
+    case DType::Q4_1:
+      out.d = u16_at(p);
+      out.dmin = u16_at(p + 2);
+      nibbles(p + 4, out.codes);
+      break;
+    case DType::Q5_0:
+      out.d = u16_at(p);
+      nibbles(p + 6, out.codes);
+      fifth_bits(p + 2, out.codes);
+      break;
+    case DType::Q5_1:
+      out.d = u16_at(p);
+      out.dmin = u16_at(p + 2);
+      nibbles(p + 8, out.codes);
+      fifth_bits(p + 4, out.codes);
+      break;
+    case DType::Q8_0:
+      out.d = u16_at(p);
+      for (int i = 0; i < 32; ++i) out.codes[i] = p[2 + i] ^ 0x80;  // signed to unsigned: + 128
+      break;
+    case DType::Q2_K:
+      out.d = u16_at(p + 80);
+      out.dmin = u16_at(p + 82);
+      for (int i = 0; i < 32; ++i) out.codes[i] = p[16 + part / 4 * 32 + i] >> (2 * (part % 4)) & 3;
+      for (int s = 0; s < 2; ++s) {
+        out.scales[s] = p[2 * part + s] & 15;
+        out.minima[s] = p[2 * part + s] >> 4;
+      }
+      break;
+    case DType::Q3_K:
+      out.d = u16_at(p + 108);
+      for (int i = 0; i < 32; ++i)
+        out.codes[i] = static_cast<Byte>((p[32 + part / 4 * 32 + i] >> (2 * (part % 4)) & 3) |
+                                         (p[i] >> part & 1) << 2);
+      for (int s = 0; s < 2; ++s) out.scales[s] = scale_k3(p + 96, 2 * part + s);
+      break;
+    case DType::Q4_K:
+    case DType::Q5_K: {
+      out.d = u16_at(p);
+      out.dmin = u16_at(p + 2);
+      scale_min_k4(p + 4, part, out.scales[0], out.minima[0]);
+      const Byte* low = p + (dtype == DType::Q4_K ? 16 : 48) + part / 2 * 32;
+      for (int i = 0; i < 32; ++i) out.codes[i] = low[i] >> (4 * (part % 2)) & 15;
+      if (dtype == DType::Q5_K)
+        for (int i = 0; i < 32; ++i) out.codes[i] |= static_cast<Byte>((p[16 + i] >> part & 1) << 4);
+      break;
+    }
+    case DType::Q6_K: {
+      out.d = u16_at(p + 208);
+      const int half = part / 4, quarter = part % 4;
+      const Byte* low = p + half * 64 + quarter % 2 * 32;
+      const Byte* high = p + 128 + half * 32;
+      for (int i = 0; i < 32; ++i)
+        out.codes[i] = static_cast<Byte>((low[i] >> (quarter / 2 * 4) & 15) | (high[i] >> (2 * quarter) & 3) << 4);
+      for (int s = 0; s < 2; ++s) out.scales[s] = p[192 + 2 * part + s];
+      break;
+    }
+    case DType::IQ4_XS: {
+      out.d = u16_at(p);
+      const int low = p[4 + part / 2] >> (4 * (part % 2)) & 15, high = u16_at(p + 2) >> (2 * part) & 3;
+      out.scales[0] = static_cast<Byte>(low | high << 4) - 32;
+      nibbles(p + 8 + part * 16, out.codes);
+      break;
+    }
+    default:
+      fail("{}: not a type that is packed", dtype_info(dtype).name);
+  }
+  return out;
+}
+
+// Spreads 32 codes of `row` into a block's planes.
+void write_codes(const PackedLayout& layout, const Byte* codes, int row, Byte* planes) {
+  const int byte = row * 4;
+  for (int quad = 0; quad < 8; ++quad) {
+    for (int j = 0; j < 4; ++j) {
+      const Byte code = codes[quad * 4 + j];
+      Byte* plane = planes;
+      switch (layout.bits) {
+        case 8:
+          plane[quad * 64 + byte + j] = code;
+          break;
+        case 4:
+        case 5:
+        case 6:
+          plane[quad / 2 * 64 + byte + j] |= static_cast<Byte>((code & 15) << (quad % 2 * 4));
+          plane += 256;
+          if (layout.bits == 5) plane[byte + j] |= static_cast<Byte>((code >> 4) << quad);
+          if (layout.bits == 6) plane[quad / 4 * 64 + byte + j] |= static_cast<Byte>((code >> 4) << (quad % 4 * 2));
+          break;
+        default:  // 2, 3
+          plane[quad / 4 * 64 + byte + j] |= static_cast<Byte>((code & 3) << (quad % 4 * 2));
+          plane += 128;
+          if (layout.bits == 3) plane[byte + j] |= static_cast<Byte>((code >> 2) << quad);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<PackedLayout> packed_layout(DType dtype) {
+  // bits, sub-block, scale bytes, has dmin, block of d
+  switch (dtype) {
+    case DType::Q4_0:
+    case DType::IQ4_NL: return PackedLayout{4, 32, false, false, 32};
+    case DType::Q4_1: return PackedLayout{4, 32, false, true, 32};
+    case DType::Q5_0: return PackedLayout{5, 32, false, false, 32};
+    case DType::Q5_1: return PackedLayout{5, 32, false, true, 32};
+    case DType::Q8_0: return PackedLayout{8, 32, false, false, 32};
+    case DType::Q2_K: return PackedLayout{2, 16, true, true, 256};
+    case DType::Q3_K: return PackedLayout{3, 16, true, false, 256};
+    case DType::Q4_K: return PackedLayout{4, 32, true, true, 256};
+    case DType::Q5_K: return PackedLayout{5, 32, true, true, 256};
+    case DType::Q6_K: return PackedLayout{6, 16, true, false, 256};
+    case DType::IQ4_XS: return PackedLayout{4, 32, true, false, 256};
+    default: return std::nullopt;
+  }
+}
+
+bool is_packed_type(DType dtype) { return packed_layout(dtype).has_value(); }
+
+std::size_t packed_tile_bytes(DType dtype, std::int64_t cols) {
+  const PackedLayout layout = *packed_layout(dtype);
+  const std::size_t bytes =
+      static_cast<std::size_t>(cols / 32 * layout.plane_bytes() + cols / layout.d_block * layout.scale_bytes());
+  return (bytes + 63) / 64 * 64;
+}
+
+std::size_t WeightMatrix::bytes_read() const {
+  if (packed) return static_cast<std::size_t>(tiles()) * packed_tile_bytes(dtype, cols);
+  return static_cast<std::size_t>(rows) * row_bytes(dtype, cols);
+}
+
+void pack_tile(const WeightMatrix& w, std::int64_t tile, std::byte* to) {
+  const PackedLayout layout = *packed_layout(w.dtype);
+  const std::size_t bytes = packed_tile_bytes(w.dtype, w.cols), stride = row_bytes(w.dtype, w.cols);
+  std::memset(to, 0, bytes);
+  Byte* planes = reinterpret_cast<Byte*>(to);
+  Byte* scales = planes + w.cols / 32 * layout.plane_bytes();
+  const std::int64_t first = tile * kTileRows;
+  const int parts = layout.d_block / 32;
+  for (int r = 0; r < kTileRows && first + r < w.rows; ++r) {
+    const Byte* row = reinterpret_cast<const Byte*>(w.data) + static_cast<std::size_t>(first + r) * stride;
+    for (std::int64_t b = 0; b < w.cols / 32; ++b) {
+      const Block block = read_block(w.dtype, row, b);
+      write_codes(layout, block.codes, r, planes + b * layout.plane_bytes());
+      Byte* group = scales + b / parts * layout.scale_bytes();
+      const int part = static_cast<int>(b % parts);
+      if (part == 0) {
+        std::memcpy(group + 2 * r, &block.d, 2);
+        if (layout.has_minima) std::memcpy(group + 32 + 2 * r, &block.dmin, 2);
+      }
+      if (layout.has_scales) {
+        Byte* sub = group + layout.d_bytes() + part * layout.sub_scale_bytes();
+        for (int s = 0; s < layout.subs(); ++s) {
+          sub[s * 16 + r] = block.scales[s];
+          if (layout.has_minima) sub[(layout.subs() + s) * 16 + r] = block.minima[s];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace narrows

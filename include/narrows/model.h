@@ -44,6 +44,9 @@ class Model {
   virtual std::int32_t vocab_size() const = 0;
   virtual std::int64_t trained_context() const = 0;     // tokens
 
+  // Bytes of weights that one decode step reads.
+  virtual std::size_t weight_bytes_per_token() const = 0;
+
   // Threads for the steps that follow; not while a step runs. 0: every core.
   virtual void set_threads(int threads) = 0;
   virtual int threads() const = 0;

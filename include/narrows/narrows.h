@@ -1,5 +1,6 @@
 // The whole public interface of narrows.
 #pragma once
+#include "narrows/chat.h"
 #include "narrows/error.h"
 #include "narrows/generate.h"
 #include "narrows/model.h"

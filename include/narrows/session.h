@@ -40,6 +40,7 @@ class Session {
   std::span<const float> logits() const;           // of the last step; empty before it
   const std::vector<TokenId>& tokens() const;      // all tokens held
   std::int64_t context() const;
+  const SessionOptions& options() const;           // as given
   std::size_t kv_bytes() const;                    // memory that the cache holds now
 
   // Forgets everything after the first `length` tokens. The logits are those of the last step still.

@@ -1,0 +1,279 @@
+// narrows bench: tokens per second of prompts and of generation.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/bandwidth.h"
+#include "base/error.h"
+#include "base/progress.h"
+#include "cli/common.h"
+
+namespace narrows::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+struct BenchOptions {
+  ModelOptions model;
+  CacheOptions cache;
+  std::int64_t prompt = 512, generate = 128;
+  std::vector<std::int64_t> depths{0};
+  int repetitions = 5;
+  std::string file, output = "md";
+};
+
+// One row of the result.
+struct Test {
+  std::int64_t prompt = 0, generate = 0, depth = 0;
+  double bytes_per_token = 0;  // weights and cache that a step reads
+  std::vector<double> seconds;
+
+  std::int64_t tokens() const { return prompt + generate; }
+  double mean(auto&& value) const {
+    double sum = 0;
+    for (const double s : seconds) sum += value(s);
+    return sum / static_cast<double>(seconds.size());
+  }
+  double deviation(auto&& value) const {
+    if (seconds.size() < 2) return 0;
+    const double m = mean(value);
+    return std::sqrt(mean([&](double s) { return (value(s) - m) * (value(s) - m); }) *
+                     static_cast<double>(seconds.size()) / static_cast<double>(seconds.size() - 1));
+  }
+  double rate(double s) const { return static_cast<double>(tokens()) / s; }
+  double mean_rate() const {
+    return mean([&](double s) { return rate(s); });
+  }
+  std::string name() const {
+    const std::string what = generate > 0 ? fmt::format("tg{}", generate) : fmt::format("pp{}", prompt);
+    return depth > 0 ? fmt::format("{} @ d{}", what, depth) : what;
+  }
+};
+
+class Bench {
+ public:
+  explicit Bench(const BenchOptions& options)
+      : o_(options), kv_type_(o_.cache.kv_type()), model_(o_.model.load()) {
+    const std::int64_t deepest = *std::max_element(o_.depths.begin(), o_.depths.end());
+    needed_ = std::max(o_.prompt, deepest + o_.generate + 1);
+    if (o_.file.empty()) {
+      // Any ids will do where the time does not depend on them; these are the same on every machine.
+      const std::int64_t range = std::min<std::int64_t>(model_->vocab_size(), 30000);
+      for (std::int64_t i = 0; i < needed_; ++i)
+        text_.push_back(static_cast<TokenId>((i * 7919 + 13) % range));
+    } else {
+      text_ = model_->tokenize(read_file(o_.file), {.add_special = true, .parse_special = false});
+      if (std::ssize(text_) < needed_)
+        fail("{}: {} tokens, expected at least {}", o_.file, text_.size(), needed_);
+    }
+  }
+
+  std::vector<Test> run() {
+    const std::int64_t works = (o_.prompt > 0) + (o_.generate > 0 ? std::ssize(o_.depths) : 0);
+    Progress progress("bench", works * o_.repetitions);
+    Session session(model_, {.context = needed_, .kv_type = kv_type_, .chunk = o_.cache.chunk()});
+    session.step(std::span(text_).first(std::min<std::size_t>(text_.size(), 16)));  // pages in, threads up
+    std::int64_t done = 0;
+    std::vector<Test> tests;
+    if (o_.prompt > 0) {
+      Test& test = tests.emplace_back();
+      test.prompt = o_.prompt;
+      for (int r = 0; r < o_.repetitions; ++r, progress.update(++done)) {
+        session.truncate(0);
+        test.seconds.push_back(time([&] { session.step(part(0, o_.prompt)); }));
+      }
+    }
+    for (const std::int64_t depth : o_.depths) {
+      if (o_.generate == 0) break;
+      Test& test = tests.emplace_back();
+      test.generate = o_.generate;
+      test.depth = depth;
+      session.truncate(0);
+      if (depth > 0) session.step(part(0, depth));
+      double kv_bytes = 0;
+      for (int r = 0; r < o_.repetitions; ++r, progress.update(++done)) {
+        session.truncate(depth);
+        session.step(part(depth, 1));  // gives the first logits; not timed, as a prompt would give them
+        const auto before = static_cast<double>(session.kv_bytes());
+        test.seconds.push_back(time([&] { decode(session, depth + 1); }));
+        kv_bytes = (before + static_cast<double>(session.kv_bytes())) / 2;
+      }
+      test.bytes_per_token = static_cast<double>(model_->weight_bytes_per_token()) + kv_bytes;
+    }
+    return tests;
+  }
+
+  const Model& model() const { return *model_; }
+
+ private:
+  // Steps one token after another: the likeliest each time, or those of the text.
+  void decode(Session& session, std::int64_t at) {
+    Sampler greedy(SamplerOptions{.temperature = 0});
+    for (std::int64_t i = 0; i < o_.generate; ++i) {
+      const TokenId likeliest = greedy.sample(session.logits());
+      session.step(o_.file.empty() ? likeliest : text_[static_cast<std::size_t>(at + i)]);
+    }
+  }
+  std::span<const TokenId> part(std::int64_t begin, std::int64_t size) const {
+    return std::span(text_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
+  }
+  template <typename Work>
+  static double time(Work&& work) {
+    const auto start = Clock::now();
+    work();
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  const BenchOptions& o_;
+  KvType kv_type_;
+  std::shared_ptr<Model> model_;
+  std::int64_t needed_ = 0;
+  std::vector<TokenId> text_;
+};
+
+// llama-bench's fields, and ours.
+Json as_json(const Test& test, const BenchOptions& o, const Model& model, const Json& description,
+             double bandwidth) {
+  const auto ns = [](double s) { return std::llround(s * 1e9); };
+  const auto rate = [&](double s) { return test.rate(s); };
+  const auto kv_type = kv_type_name(o.cache.kv_type());
+  Json samples_ns = Json::array(), samples_ts = Json::array();
+  for (const double s : test.seconds) {
+    samples_ns.push_back(ns(s));
+    samples_ts.push_back(rate(s));
+  }
+  Json json{{"build_version", NARROWS_VERSION},
+            {"model_filename", o.model.path},
+            {"model_type", description.value("name", model.architecture())},
+            {"model_size", description.at("weight_bytes")},
+            {"model_n_params", description.at("parameters")},
+            {"n_batch", o.cache.batch},
+            {"n_ubatch", o.cache.chunk()},
+            {"n_threads", model.threads()},
+            {"type_k", kv_type},
+            {"type_v", kv_type},
+            {"n_prompt", test.prompt},
+            {"n_gen", test.generate},
+            {"n_depth", test.depth},
+            {"test_time", fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))},
+            {"avg_ns", ns(test.mean([](double s) { return s; }))},
+            {"stddev_ns", ns(test.deviation([](double s) { return s; }))},
+            {"avg_ts", test.mean_rate()},
+            {"stddev_ts", test.deviation(rate)},
+            {"samples_ns", samples_ns},
+            {"samples_ts", samples_ts},
+            {"bytes_per_token", nullptr},
+            {"bandwidth_fraction", nullptr},
+            {"bandwidth", bandwidth}};
+  if (test.generate > 0) {
+    json["bytes_per_token"] = std::llround(test.bytes_per_token);
+    json["bandwidth_fraction"] = test.bytes_per_token * test.mean_rate() / bandwidth;
+  }
+  return json;
+}
+
+std::string csv_cell(const Json& value) {
+  std::string cell = "\"";
+  for (const char c : value.is_string() ? value.get<std::string>() : value.is_null() ? "" : value.dump()) {
+    if (c == '"') cell += '"';
+    cell += c;
+  }
+  cell += '"';
+  return cell;
+}
+
+// The fields that are no lists, names in the first line.
+std::string as_csv(const Json& rows) {
+  std::vector<std::string> names;
+  std::string text;
+  for (const auto& [name, value] : rows.front().items())
+    if (!value.is_array()) names.push_back(name);
+  text += fmt::format("{}\n", fmt::join(names, ","));
+  for (const Json& row : rows) {
+    std::vector<std::string> cells;
+    for (const std::string& name : names) cells.push_back(csv_cell(row.at(name)));
+    text += fmt::format("{}\n", fmt::join(cells, ","));
+  }
+  return text;
+}
+
+std::string as_markdown(const std::vector<Test>& tests, const Json& rows) {
+  std::string text =
+      "| model | size | params | threads | test | t/s | bytes/token | of read bandwidth |\n"
+      "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |\n";
+  for (std::size_t i = 0; i < tests.size(); ++i) {
+    const Json& row = rows[i];
+    const bool generation = !row["bytes_per_token"].is_null();
+    text +=
+        fmt::format("| {} | {} | {:.1f} M | {} | {} | {:.2f} ± {:.2f} | {} | {} |\n",
+                    row["model_type"].get<std::string>(), human_bytes(row["model_size"].get<double>()),
+                    row["model_n_params"].get<double>() / 1e6, row["n_threads"].get<int>(), tests[i].name(),
+                    row["avg_ts"].get<double>(), row["stddev_ts"].get<double>(),
+                    generation ? human_bytes(row["bytes_per_token"].get<double>()) : "",
+                    generation ? fmt::format("{:.0f} %", row["bandwidth_fraction"].get<double>() * 100) : "");
+  }
+  return text;
+}
+
+void bench(const BenchOptions& o) {
+  Bench bench(o);
+  const std::vector<Test> tests = bench.run();
+  const double bandwidth = measure_read_bandwidth(bench.model().threads());
+  const Json description = Json::parse(bench.model().describe());
+  Json rows = Json::array();
+  for (const Test& test : tests) rows.push_back(as_json(test, o, bench.model(), description, bandwidth));
+  print(o.output == "json"  ? rows.dump(2) + "\n"
+        : o.output == "csv" ? as_csv(rows)
+                            : as_markdown(tests, rows));
+}
+
+}  // namespace
+
+void add_bench(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("bench", "Tokens per second of prompts and of generation");
+  const auto o = std::make_shared<BenchOptions>();
+  add_model_options(*command, o->model);
+  const auto count = range(0, 1 << 24);
+  command->add_option("-p,--n-prompt", o->prompt, "Tokens of the prompt (default 512); 0: no such test")
+      ->type_name("N")
+      ->check(count);
+  command->add_option("-n,--n-gen", o->generate, "Tokens generated (default 128); 0: no such test")
+      ->type_name("N")
+      ->check(count);
+  command
+      ->add_option("-d,--n-depth", o->depths,
+                   "Tokens in the cache before generation (default 0); a list: a test each")
+      ->type_name("N,N")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->take_all()
+      ->check(count);
+  command->add_option("-r,--repetitions", o->repetitions, "Repetitions of each test (default 5)")
+      ->type_name("N")
+      ->check(range(1, 100000));
+  command->add_option("-f,--file", o->file, "Use the tokens of this text, in the prompt and in generation")
+      ->type_name("TEXT");
+  add_kv_type(*command, o->cache);
+  add_chunk_size(*command, o->cache);
+  command->add_option("-o,--output", o->output, "md (default), json or csv")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"md", "json", "csv"}).description(""));
+  command->footer(R"(
+Without -f, prompts are made-up ids and generation takes the likeliest token each time. bytes_per_token: the weights and
+the cache that a generated token reads; bandwidth_fraction: those times tokens/s, in parts of the read bandwidth of this
+machine's memory, measured with the same threads (weights that fit the caches can exceed 1). JSON fields are llama-bench's.)");
+  command->callback([o] {
+    if (o->prompt == 0 && o->generate == 0)
+      throw UsageError("--n-prompt and --n-gen are both 0: nothing to measure");
+    bench(*o);
+  });
+}
+
+}  // namespace narrows::cli

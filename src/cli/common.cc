@@ -1,0 +1,202 @@
+#include "cli/common.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace narrows::cli {
+namespace {
+
+// llama.cpp's flags without a meaning here. Values: how many each takes; -1: one, but it may be left out.
+struct IgnoredFlag {
+  const char* names;
+  int values;
+  const char* why;
+};
+constexpr IgnoredFlag kIgnored[] = {
+    {"--gpu-layers,--n-gpu-layers,--ngl", 1, "narrows computes on the CPU"},
+    {"--flash-attn,--fa", -1, "attention never stores the score matrix"},
+    {"--mlock", 0, "weights are not locked in memory"},
+    {"--no-mmap", 0, "files are always memory-mapped"},
+    {"--mmap", 0, "files are always memory-mapped"},
+    {"--mmp", 1, "files are always memory-mapped"},
+    {"--numa", 1, "threads are not bound to nodes"},
+    {"--no-kv-offload,--nkvo", 0, "narrows computes on the CPU"},
+    {"--kv-offload,--kvo", 0, "narrows computes on the CPU"},
+    {"--main-gpu,--mg", 1, "narrows computes on the CPU"},
+    {"--tensor-split,--ts", 1, "narrows computes on the CPU"},
+    {"--split-mode,--sm", 1, "narrows computes on the CPU"},
+    {"--device,--dev", 1, "narrows computes on the CPU"},
+    {"--override-tensor,--ot", 1, "narrows computes on the CPU"},
+    {"--no-warmup", 0, "there is no warm-up run"},
+    {"--warmup", 0, "there is no warm-up run"},
+    {"--threads-batch,--tb", 1, "-t sets the threads of prompts and of generation"},
+    {"--defrag-thold,--dt", 1, "the cache does not fragment"},
+    {"--prio", 1, "threads keep the priority of the process"},
+    {"--poll", 1, "idle threads wait a moment, then sleep"},
+    {"--jinja", 0, "chat templates are always Jinja"},
+    {"--color,--co", 0, "the output has no colours"},
+    {"--simple-io", 0, "input and output are plain where they are no terminal"},
+    {"--log-disable", 0, "there is no log"},
+};
+
+}  // namespace
+
+CLI::Validator range(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return std::string();
+        return most >= kUnbounded
+                   ? fmt::format("expected a number from {:g}, found {}", least, text)
+                   : fmt::format("expected a number from {:g} to {:g}, found {}", least, most, text);
+      },
+      "");
+}
+
+void add_model_options(CLI::App& command, ModelOptions& options) {
+  command.add_option("-m,--model", options.path, "The model: a GGUF file, or the first part of a split one")
+      ->type_name("FILE")
+      ->required();
+  command.add_option("-t,--threads", options.threads, "Threads; 0: every core that may be used (default)")
+      ->type_name("N")
+      ->check(range(-1, 1024));
+  command.add_flag("--no-repack", options.no_repack,
+                   "Compute from the mapped file: starts sooner, runs slower, same result");
+  for (const IgnoredFlag& flag : kIgnored) {
+    const std::string names = flag.names, name = names.substr(0, names.find(','));
+    const auto tell = [name, why = flag.why] { note(fmt::format("{} has no effect: {}", name, why)); };
+    if (flag.values == 0) {
+      command.add_flag_callback(names, tell)->group("");
+    } else {
+      CLI::Option* option = command.add_option(names, [tell](const CLI::results_t&) {
+        tell();
+        return true;
+      });
+      option->group("");
+      option->expected(flag.values < 0 ? 0 : 1, 1);
+    }
+  }
+}
+
+KvType CacheOptions::kv_type() const {
+  if (!kv_type_k.empty() && !kv_type_v.empty() && kv_type_k != kv_type_v)
+    throw UsageError(fmt::format("--cache-type-k {} and --cache-type-v {} differ: expected one type for both",
+                                 kv_type_k, kv_type_v));
+  const std::string& name = kv_type_k.empty() ? kv_type_v : kv_type_k;
+  for (const KvType type : {KvType::F32, KvType::Q8_0})
+    if (name == kv_type_name(type)) return type;
+  return KvType::F16;
+}
+
+std::string_view kv_type_name(KvType type) {
+  switch (type) {
+    case KvType::F16:
+      return "f16";
+    case KvType::F32:
+      return "f32";
+    case KvType::Q8_0:
+      return "q8_0";
+  }
+  return "";
+}
+
+void add_kv_type(CLI::App& command, CacheOptions& options) {
+  const auto types = CLI::IsMember({"f16", "f32", "q8_0"}).description("");
+  command
+      .add_option("--kv-type,--cache-type-k,--ctk", options.kv_type_k,
+                  "Type of the key/value cache: f16 (default), f32 or q8_0")
+      ->type_name("TYPE")
+      ->check(types);
+  command.add_option("--cache-type-v,--ctv", options.kv_type_v, "V: as K")->check(types)->group("");
+}
+
+void add_chunk_size(CLI::App& command, CacheOptions& options) {
+  command
+      .add_option("--ubatch-size,--ub", options.micro_batch,
+                  "Prompt tokens computed together (default 512); changes speed and memory, never the result")
+      ->type_name("N")
+      ->check(range(1, 1 << 20));
+  command.add_option("-b,--batch-size", options.batch, "An upper bound for -ub (default 2048)")
+      ->type_name("N")
+      ->check(range(1, 1 << 20));
+}
+
+std::string read_file(const std::string& path) {
+  const bool standard = path == "-";
+  std::FILE* file = standard ? stdin : std::fopen(path.c_str(), "rb");
+  if (!file) fail("{}: cannot open: {}", path, std::strerror(errno));
+  std::string text;
+  char buffer[1 << 16];
+  for (std::size_t n; (n = std::fread(buffer, 1, sizeof(buffer), file)) > 0;) text.append(buffer, n);
+  const int error = std::ferror(file) ? errno : 0;
+  if (!standard) std::fclose(file);
+  if (error != 0) fail("{}: cannot read: {}", standard ? "standard input" : path, std::strerror(error));
+  return text;
+}
+
+std::vector<TokenId> parse_ids(std::string_view text, std::string_view flag) {
+  constexpr std::string_view kBetween = ", \t\r\n[]";
+  std::vector<TokenId> ids;
+  for (std::size_t at = 0; (at = text.find_first_not_of(kBetween, at)) != std::string_view::npos;) {
+    const std::size_t end = std::min(text.find_first_of(kBetween, at), text.size());
+    const std::string_view word = text.substr(at, end - at);
+    TokenId id = 0;
+    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (error != std::errc() || rest != word.data() + word.size() || id < 0)
+      throw UsageError(fmt::format("{}: expected token ids like 1,2,3, found \"{}\"", flag, word));
+    ids.push_back(id);
+    at = end;
+  }
+  if (ids.empty()) throw UsageError(fmt::format("{}: expected token ids like 1,2,3, found none", flag));
+  return ids;
+}
+
+std::string join_ids(std::span<const TokenId> ids) { return fmt::format("{}", fmt::join(ids, ",")); }
+
+std::string unescape(std::string_view text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char next = i + 1 < text.size() ? text[i + 1] : '\0';
+    constexpr std::string_view kFrom = "nrt'\"\\", kTo = "\n\r\t'\"\\";
+    if (text[i] != '\\' || next == '\0') {
+      result += text[i];
+    } else if (const std::size_t at = kFrom.find(next); at != std::string_view::npos) {
+      result += kTo[at];
+      ++i;
+    } else {
+      unsigned byte = 0;
+      const std::string_view digits = text.substr(std::min(i + 2, text.size()), 2);
+      const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), byte, 16);
+      if (next == 'x' && error == std::errc() && rest == digits.data() + 2) {
+        result += static_cast<char>(byte);
+        i += 3;
+      } else {
+        result += '\\';
+      }
+    }
+  }
+  return result;
+}
+
+void print(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    fail("standard output: cannot write: {}", std::strerror(errno));
+}
+
+void note(std::string_view text) { fmt::print(stderr, "narrows: {}\n", text); }
+
+std::string human_bytes(double bytes) {
+  constexpr std::string_view kUnits[] = {"B", "kB", "MB", "GB", "TB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1000 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1000;
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, kUnits[unit]);
+}
+
+}  // namespace narrows::cli

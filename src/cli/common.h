@@ -1,0 +1,75 @@
+// What the subcommands share: model flags, texts and ids from the command line, checked output.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "narrows/narrows.h"
+
+namespace narrows::cli {
+
+// Wrong use of the command line found after parsing: exit status 2.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+struct ModelOptions {
+  std::string path;
+  int threads = 0;
+  bool no_repack = false;
+  LoadOptions load_options() const { return {.threads = threads < 0 ? 0 : threads, .repack = !no_repack}; }
+  std::shared_ptr<Model> load() const { return Model::load(path, load_options()); }
+};
+
+inline constexpr double kUnbounded = 1 << 30;
+
+// Numbers from least to most; a message of its own, and no clutter in help.
+CLI::Validator range(double least, double most);
+
+// -m, -t, --no-repack, and llama.cpp's flags that mean nothing here, each accepted with a line on stderr.
+void add_model_options(CLI::App& command, ModelOptions& options);
+
+struct CacheOptions {
+  std::int64_t context = 0;
+  std::string kv_type_k, kv_type_v;
+  std::int64_t batch = 2048, micro_batch = 512;
+  // Throws UsageError if -ctk and -ctv differ.
+  KvType kv_type() const;
+  std::int64_t chunk() const { return std::min(batch, micro_batch); }
+};
+std::string_view kv_type_name(KvType type);  // "f16"
+void add_kv_type(CLI::App& command, CacheOptions& options);
+void add_chunk_size(CLI::App& command, CacheOptions& options);
+
+// The bytes of a file; "-" is standard input. Throws Error if it cannot be read.
+std::string read_file(const std::string& path);
+
+// "1,2,3" (commas, spaces or both, brackets ignored). Throws UsageError naming `flag` if it is no list of
+// ids.
+std::vector<TokenId> parse_ids(std::string_view text, std::string_view flag);
+std::string join_ids(std::span<const TokenId> ids);  // "1,2,3"
+
+// \n \r \t \' \" \\ \xHH become what they stand for; other backslashes stay.
+std::string unescape(std::string_view text);
+
+// Writes to standard output at once. Throws Error if that fails: a full disk, a closed pipe.
+void print(std::string_view text);
+
+// A line "narrows: …" on stderr.
+void note(std::string_view text);
+
+// "98.4 MB" (decimal multiples).
+std::string human_bytes(double bytes);
+
+void add_run(CLI::App& program);
+void add_info(CLI::App& program);
+void add_tokenize(CLI::App& program);
+void add_logits(CLI::App& program);
+void add_eval(CLI::App& program);
+void add_bench(CLI::App& program);
+void add_quantize(CLI::App& program);
+
+}  // namespace narrows::cli

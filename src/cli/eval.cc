@@ -1,0 +1,95 @@
+// narrows eval: perplexity on a text, and agreement with a reference model.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/progress.h"
+#include "cli/common.h"
+#include "eval/perplexity.h"
+
+namespace narrows::cli {
+namespace {
+
+struct EvalCommand {
+  ModelOptions model;
+  CacheOptions cache;
+  std::string file, reference;
+  std::int64_t max_tokens = 0;
+  bool json = false;
+};
+
+std::string as_json(const EvalResult& result) {
+  nlohmann::ordered_json json{{"perplexity", result.perplexity},
+                              {"tokens", result.tokens},
+                              {"log_likelihood", result.log_likelihood},
+                              {"windows", result.windows}};
+  if (const auto& a = result.agreement) {
+    json["reference_perplexity"] = a->reference_perplexity;
+    json["perplexity_ratio"] = a->perplexity_ratio;
+    json["top1_agreement"] = a->top1_agreement;
+    json["kl_mean"] = a->kl_mean;
+    json["weight_bytes_fraction"] = a->weight_bytes_fraction;
+    json["kv_bytes_fraction"] = a->kv_bytes_fraction;
+  }
+  return json.dump(2) + "\n";
+}
+
+std::string as_text(const EvalResult& result) {
+  std::string text = fmt::format("perplexity            {:.4f}\nscored tokens         {} in {} windows\n",
+                                 result.perplexity, result.tokens, result.windows);
+  if (const auto& a = result.agreement) {
+    text += fmt::format(
+        "reference perplexity  {:.4f}\nperplexity ratio      {:.5f}\ntop-1 agreement       {:.2f} %\n"
+        "mean KL divergence    {:.3e} nats\nweight bytes          {:.4f} of the reference's\n"
+        "cache bytes           {:.4f} of the reference's\n",
+        a->reference_perplexity, a->perplexity_ratio, a->top1_agreement * 100, a->kl_mean,
+        a->weight_bytes_fraction, a->kv_bytes_fraction);
+  }
+  return text;
+}
+
+void eval(const EvalCommand& o) {
+  EvalOptions options{.context = o.cache.context, .max_tokens = o.max_tokens, .kv_type = o.cache.kv_type()};
+  const std::string text = read_file(o.file);
+  const auto model = o.model.load();
+  const auto reference = o.reference.empty() ? nullptr : Model::load(o.reference, o.model.load_options());
+  std::optional<Progress> bar;
+  options.progress = [&](std::int64_t done, std::int64_t total, double perplexity) {
+    if (!bar) bar.emplace("eval", total);
+    bar->update(done, fmt::format("perplexity {:.3f}", perplexity));
+  };
+  const EvalResult result = evaluate(model, text, options, reference);
+  bar.reset();
+  print(o.json ? as_json(result) : as_text(result));
+}
+
+}  // namespace
+
+void add_eval(CLI::App& program) {
+  CLI::App* command =
+      program.add_subcommand("eval", "Perplexity on a text; agreement with a reference model");
+  const auto o = std::make_shared<EvalCommand>();
+  o->cache.context = 512;
+  add_model_options(*command, o->model);
+  command->add_option("-f,--file", o->file, "The text (-: standard input)")->type_name("TEXT")->required();
+  command->add_option("-c,--ctx,--ctx-size", o->cache.context, "Tokens a window, BOS included (default 512)")
+      ->type_name("N")
+      ->check(range(2, kUnbounded));
+  command
+      ->add_option("--max-tokens", o->max_tokens,
+                   "Compute at most N tokens, BOS included; 0: the whole text (default)")
+      ->type_name("N")
+      ->check(range(0, kUnbounded));
+  command->add_option("--reference", o->reference, "Compare with this model, position by position")
+      ->type_name("FILE");
+  add_kv_type(*command, o->cache);
+  command->add_flag("--json", o->json, "Print JSON");
+  command->footer(R"(
+The text is tokenized whole and cut into windows, each computed on its own, with BOS first if the model adds one. Every
+token of a window but its first is scored given those before it. With --reference: the ratio of the perplexities, the
+share of positions where both models hold the same token likeliest, and the mean Kullback-Leibler divergence of the
+model from the reference.)");
+  command->callback([o] { eval(*o); });
+}
+
+}  // namespace narrows::cli

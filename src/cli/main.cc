@@ -1,0 +1,125 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <clocale>
+#include <csignal>
+#include <new>
+
+#include "base/output_file.h"
+#include "cli/common.h"
+
+namespace narrows::cli {
+namespace {
+
+// llama.cpp's flags of several letters after one dash. The parser takes "-ngl" for "-n gl": such flags get a
+// second dash on their way in, and lose it again in help.
+constexpr std::array<std::string_view, 20> kShort{"cnv", "no-cnv", "sys", "st",   "ngl", "fa", "ub",
+                                                  "ctk", "ctv",    "tb",  "nkvo", "kvo", "mg", "ts",
+                                                  "sm",  "dev",    "mmp", "co",   "ot",  "dt"};
+
+bool is_short(std::string_view name) { return std::find(kShort.begin(), kShort.end(), name) != kShort.end(); }
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(34); }
+  // "-t,--threads", "-ngl"; of a flag that can be negated, both names.
+  std::string make_option_name(const CLI::Option* option, bool positional) const override {
+    if (positional) return CLI::Formatter::make_option_name(option, true);
+    std::vector<std::string> names;
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames())
+      names.push_back((is_short(name) ? "-" : "--") + name);
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->get_type_name().empty() ? "" : " " + option->get_type_name();
+  }
+};
+
+std::string one_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+std::string command_name(const CLI::App& program) {
+  const auto used = program.get_subcommands();
+  return used.empty() ? "" : used.front()->get_name();
+}
+
+// What is wrong with the command line, in one line.
+std::string usage_message(const CLI::App& program, const CLI::ParseError& error) {
+  const std::string name = command_name(program);
+  const std::string where = name.empty() ? "" : name + ": ",
+                    help = name.empty() ? "narrows" : "narrows " + name;
+  std::string what = name.empty() ? "expected a command" : one_line(error.what());
+  // Without a command the parser complains of that first, and not of what stands in its place.
+  const auto rest = program.remaining(true);
+  if (!rest.empty() && (name.empty() || dynamic_cast<const CLI::ExtrasError*>(&error)))
+    what = fmt::format("unexpected argument {}", rest.front());
+  return fmt::format("{}{} (see {} --help)", where, what, help);
+}
+
+int run_program(int argc, char** argv) {
+  CLI::App program("Runs GGUF language models on the CPU.", "narrows");
+  program.formatter(std::make_shared<HelpFormatter>());
+  program.set_version_flag("--version", "narrows " NARROWS_VERSION);
+  program.require_subcommand(1);
+  program.option_defaults()->take_last();  // a flag given twice: the last one counts, as in llama.cpp
+  program.footer(
+      "narrows COMMAND --help describes a command. Flags carry llama.cpp's names where it has them.");
+  add_run(program);
+  add_info(program);
+  add_tokenize(program);
+  add_logits(program);
+  add_eval(program);
+  add_bench(program);
+  add_quantize(program);
+
+  std::vector<std::string> arguments;
+  for (int i = argc - 1; i > 0; --i) {  // the parser wants them last first
+    std::string argument = argv[i];
+    if (argument.size() > 2 && argument[0] == '-' && is_short(argument.substr(1, argument.find('=') - 1)))
+      argument.insert(0, "-");
+    arguments.push_back(std::move(argument));
+  }
+  try {
+    program.parse(std::move(arguments));
+    return 0;
+  } catch (const CLI::CallForHelp&) {
+    print(program.help());
+    return 0;
+  } catch (const CLI::CallForVersion& version) {
+    print(std::string(version.what()) + "\n");
+    return 0;
+  } catch (const CLI::RuntimeError& status) {
+    return status.get_exit_code();
+  } catch (const CLI::ParseError& error) {
+    note(usage_message(program, error));
+    return 2;
+  } catch (const UsageError& error) {
+    note(fmt::format("{}: {} (see narrows {} --help)", command_name(program), one_line(error.what()),
+                     command_name(program)));
+    return 2;
+  }
+}
+
+}  // namespace
+}  // namespace narrows::cli
+
+int main(int argc, char** argv) {
+  std::setlocale(LC_CTYPE, "");
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the write, with a message
+  narrows::install_interrupt_handler();
+  try {
+    return narrows::cli::run_program(argc, argv);
+  } catch (const std::bad_alloc&) {
+    narrows::cli::note("out of memory");
+  } catch (const std::exception& error) {
+    narrows::cli::note(narrows::cli::one_line(error.what()));
+  }
+  return 1;
+}

@@ -1,0 +1,198 @@
+#include "eval/perplexity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+
+#include "base/aligned.h"
+#include "base/error.h"
+#include "base/threads.h"
+#include "eval/log_softmax.h"
+
+namespace narrows {
+namespace {
+
+constexpr std::size_t kLogitBytes = std::size_t{64} << 20;  // of one model at a time
+
+struct Sums {
+  double log_likelihood = 0, reference_log_likelihood = 0, kl = 0;
+  std::int64_t tokens = 0, agreed = 0;
+};
+
+// One position's contribution; added up in order, so that the result does not depend on threads.
+struct Score {
+  double log_likelihood = 0, reference_log_likelihood = 0, kl = 0;
+  bool agreed = false;
+};
+
+Score score_row(std::span<const float> logits, std::span<const float> reference_logits, TokenId next) {
+  const auto target = static_cast<std::size_t>(next);
+  const LogSoftmax model(logits);
+  Score score;
+  score.log_likelihood = model[target];
+  if (!reference_logits.empty()) {
+    const LogSoftmax reference(reference_logits);
+    score.reference_log_likelihood = reference[target];
+    score.kl = kl_divergence(reference, model);
+    score.agreed = top1(logits) == top1(reference_logits);
+  }
+  return score;
+}
+
+class Evaluation {
+ public:
+  Evaluation(const std::shared_ptr<Model>& model, const std::shared_ptr<Model>& reference,
+             const EvalOptions& options)
+      : vocab_(static_cast<std::size_t>(model->vocab_size())),
+        rows_(std::max<std::size_t>(1, kLogitBytes / (vocab_ * sizeof(float)))),
+        session_(model, {.context = options.context, .kv_type = options.kv_type}),
+        pool_(model->threads()) {
+    if (reference)
+      reference_.emplace(reference, SessionOptions{.context = options.context, .kv_type = options.kv_type});
+  }
+
+  // Scores every token of the window but the first. Calls progress(tokens computed) between pieces.
+  template <typename Progress>
+  void run(std::span<const TokenId> window, Progress&& progress) {
+    session_.truncate(0);
+    if (reference_) reference_->truncate(0);
+    // The last token is only predicted, but computing it keeps "tokens computed" what the caller asked for,
+    // and the cache that of a full window.
+    for (std::size_t at = 0; at < window.size();) {
+      const auto part = window.subspan(at, std::min(rows_, window.size() - at));
+      compute(session_, part, logits_);
+      if (reference_) compute(*reference_, part, reference_logits_);
+      score(window.subspan(at + 1, std::min(part.size(), window.size() - at - 1)));
+      at += part.size();
+      progress(std::ssize(part));
+    }
+    kv_bytes_ = std::max(kv_bytes_, session_.kv_bytes());
+    if (reference_) reference_kv_bytes_ = std::max(reference_kv_bytes_, reference_->kv_bytes());
+  }
+
+  const Sums& sums() const { return sums_; }
+  double kv_bytes_fraction() const {
+    return static_cast<double>(kv_bytes_) / static_cast<double>(reference_kv_bytes_);
+  }
+
+ private:
+  void compute(Session& session, std::span<const TokenId> part, AlignedVector<float>& logits) const {
+    logits.resize(part.size() * vocab_);
+    session.step_all(part, logits);
+  }
+
+  // targets[i] follows the logits of row i.
+  void score(std::span<const TokenId> targets) {
+    scores_.assign(targets.size(), {});
+    std::vector<std::exception_ptr> errors(static_cast<std::size_t>(pool_.size()));
+    pool_.run([&](int thread) {
+      const Range share = share_of(std::ssize(targets), thread, pool_.size());
+      try {
+        for (auto i = static_cast<std::size_t>(share.begin); i < static_cast<std::size_t>(share.end); ++i)
+          scores_[i] = score_row(
+              row(logits_, i), reference_ ? row(reference_logits_, i) : std::span<const float>{}, targets[i]);
+      } catch (...) {
+        errors[static_cast<std::size_t>(thread)] = std::current_exception();
+      }
+    });
+    for (const auto& error : errors)
+      if (error) std::rethrow_exception(error);
+    for (const Score& s : scores_) {
+      sums_.log_likelihood += s.log_likelihood;
+      sums_.reference_log_likelihood += s.reference_log_likelihood;
+      sums_.kl += s.kl;
+      sums_.agreed += s.agreed;
+    }
+    sums_.tokens += std::ssize(targets);
+  }
+
+  std::span<const float> row(const AlignedVector<float>& logits, std::size_t i) const {
+    return std::span(logits).subspan(i * vocab_, vocab_);
+  }
+
+  std::size_t vocab_, rows_;
+  Session session_;
+  std::optional<Session> reference_;
+  ThreadPool pool_;
+  AlignedVector<float> logits_, reference_logits_;  // rows × vocabulary
+  std::vector<Score> scores_;
+  Sums sums_;
+  std::size_t kv_bytes_ = 0, reference_kv_bytes_ = 0;
+};
+
+double perplexity(double log_likelihood, std::int64_t tokens) {
+  return std::exp(-log_likelihood / static_cast<double>(tokens));
+}
+
+void check_same_vocabulary(const Model& model, const Model& reference) {
+  if (model.vocab_size() != reference.vocab_size())
+    fail("{}: expected the vocabulary of {}, {} tokens; found {}", reference.path(), model.path(),
+         model.vocab_size(), reference.vocab_size());
+}
+
+}  // namespace
+
+std::vector<Window> make_windows(std::size_t tokens, const EvalOptions& options, bool adds_bos) {
+  const std::size_t bos = adds_bos ? 1 : 0, unscored = 1 - bos;
+  const auto context = static_cast<std::size_t>(options.context);
+  std::size_t left = options.max_tokens > 0 ? static_cast<std::size_t>(options.max_tokens) : SIZE_MAX;
+  std::vector<Window> windows;
+  for (std::size_t begin = 0; begin < tokens;) {
+    const std::size_t size = std::min({context, left, tokens - begin + bos});  // BOS included
+    if (size < bos + unscored + 1) break;
+    windows.push_back({begin, begin + size - bos});
+    begin += size - bos;
+    left -= size;
+  }
+  return windows;
+}
+
+EvalResult evaluate(const std::shared_ptr<Model>& model, std::string_view text, const EvalOptions& options,
+                    const std::shared_ptr<Model>& reference) {
+  if (options.context < 2) fail("eval: context: expected 2 or more, found {}", options.context);
+  if (options.max_tokens < 0) fail("eval: max tokens: expected 0 or more, found {}", options.max_tokens);
+  if (reference) check_same_vocabulary(*model, *reference);
+  const std::vector<TokenId> tokens = model->tokenize(text, {.add_special = false, .parse_special = false});
+  if (reference && reference->tokenize(text, {.add_special = false, .parse_special = false}) != tokens)
+    fail("{}: expected the tokens of {} for the same text", reference->path(), model->path());
+  const bool bos = model->adds_bos() && model->bos() != kNoToken;
+  const std::vector<Window> windows = make_windows(tokens.size(), options, bos);
+  if (windows.empty()) fail("eval: the text has {} tokens: expected enough to predict one", tokens.size());
+
+  std::int64_t total = 0, done = 0;
+  for (const Window& w : windows) total += static_cast<std::int64_t>(w.end - w.begin) + bos;
+  Evaluation evaluation(model, reference, options);
+  const Sums& sums = evaluation.sums();
+  std::vector<TokenId> window;
+  for (const Window& w : windows) {
+    window.clear();
+    if (bos) window.push_back(model->bos());
+    window.insert(window.end(), tokens.begin() + static_cast<std::ptrdiff_t>(w.begin),
+                  tokens.begin() + static_cast<std::ptrdiff_t>(w.end));
+    evaluation.run(window, [&](std::int64_t computed) {
+      done += computed;
+      if (options.progress && sums.tokens > 0)
+        options.progress(done, total, perplexity(sums.log_likelihood, sums.tokens));
+    });
+  }
+
+  EvalResult result;
+  result.log_likelihood = sums.log_likelihood;
+  result.tokens = sums.tokens;
+  result.windows = std::ssize(windows);
+  result.perplexity = perplexity(sums.log_likelihood, sums.tokens);
+  if (reference) {
+    const auto n = static_cast<double>(sums.tokens);
+    Agreement& a = result.agreement.emplace();
+    a.reference_perplexity = perplexity(sums.reference_log_likelihood, sums.tokens);
+    a.perplexity_ratio = std::exp((sums.reference_log_likelihood - sums.log_likelihood) / n);
+    a.top1_agreement = static_cast<double>(sums.agreed) / n;
+    a.kl_mean = sums.kl / n;
+    a.weight_bytes_fraction = static_cast<double>(model->weight_bytes_per_token()) /
+                              static_cast<double>(reference->weight_bytes_per_token());
+    a.kv_bytes_fraction = evaluation.kv_bytes_fraction();
+  }
+  return result;
+}
+
+}  // namespace narrows

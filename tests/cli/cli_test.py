@@ -1,0 +1,455 @@
+#!/usr/bin/env python3
+"""Tests of the narrows program. Use: cli_test.py NAME, with NARROWS (the program), NARROWS_MODELS, NARROWS_BUILD and
+NARROWS_SOURCE in the environment. Exit status 77 means skipped. Python's standard library only."""
+import glob, json, os, pty, re, resource, select, signal, struct, subprocess, sys, tempfile, time, unittest
+
+NARROWS = os.environ.get("NARROWS", "build/release/narrows")
+MODEL = os.path.join(os.environ.get("NARROWS_MODELS", "models"), "SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+def needs_model(test):
+    return unittest.skipUnless(os.path.exists(MODEL), f"{MODEL} is absent: run tools/fetch_models.py")(test)
+
+
+def run(*arguments, stdin=b"", **more):
+    more.setdefault("stdout", subprocess.PIPE)
+    return subprocess.run([NARROWS, *map(str, arguments)], input=stdin, stderr=subprocess.PIPE, timeout=300, **more)
+
+
+class Case(unittest.TestCase):
+    def ok(self, *arguments, **more):
+        result = run(*arguments, **more)
+        self.assertEqual(result.returncode, 0, result.stderr.decode(errors="replace"))
+        return result.stdout
+
+    def refused(self, status, pattern, *arguments, **more):
+        """The program ends with `status` and one line on stderr that matches."""
+        result = run(*arguments, **more)
+        error = result.stderr.decode(errors="replace")
+        self.assertEqual(result.returncode, status, error)
+        self.assertRegex(error, r"\Anarrows: [^\n]*\n\Z")
+        self.assertRegex(error, pattern)
+
+    def folder(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        return folder.name
+
+    def file(self, content, name="file"):
+        path = os.path.join(self.folder(), name)
+        with open(path, "wb") as f:
+            f.write(content)
+        return path
+
+
+COMMANDS = ["run", "info", "tokenize", "logits", "eval", "bench", "quantize"]
+
+
+class Help(Case):
+    def test(self):
+        text = self.ok("--help").decode()
+        for command in COMMANDS:
+            self.assertIn(f"\n  {command} ", text)
+            self.assertIn(f"narrows {command}", self.ok(command, "--help").decode())
+        self.assertRegex(self.ok("--version").decode(), r"\Anarrows \d+\.\d+\.\d+\n\Z")
+        text = self.ok("run", "-h").decode()
+        for flag in ["-cnv", "-no-cnv", "-sys", "-st", "-ub", "--temp", "--top-k", "--repeat-penalty"]:
+            self.assertRegex(text, rf"(?m)^  .*{flag}\b")
+        self.assertNotIn("--ngl", text)
+
+
+class Usage(Case):
+    def test(self):
+        self.refused(2, "expected a command")
+        self.refused(2, "unexpected argument frobnicate", "frobnicate")
+        for command in COMMANDS:
+            self.refused(2, command + ": ", command, "--no-such-flag")
+        model = ["run", "-m", "absent.gguf"]
+        for flags, pattern in [
+            (["--no-such-flag"], "unexpected argument --no-such-flag"),
+            (["-n", "-5"], "--predict: expected .* found -5"),
+            (["-n", "many"], "--predict: .*many"),
+            (["-c", "-1"], "--ctx-size: .*-1"),
+            (["-t", "-7"], "--threads: .*-7"),
+            (["--top-p", "2"], "--top-p: .*from 0 to 1, found 2"),
+            (["--min-p", "nan"], "--min-p: .*nan"),
+            (["--top-k", "-1"], "--top-k: .*-1"),
+            (["--temp", "-0.5"], "--temp: .*-0.5"),
+            (["--repeat-penalty", "0"], "--repeat-penalty: .*0"),
+            (["-ub", "0"], "--ubatch-size: .*0"),
+            (["-ctk", "q3"], "--kv-type: .*q3"),
+            (["-ctk", "f16", "-ctv", "f32"], "differ"),
+            (["-r", ""], "--reverse-prompt: .*empty"),
+            (["-p", "a", "-f", "b"], "exclude"),
+            (["-cnv", "-no-cnv"], "exclude"),
+            (["-s", "-2"], "--seed: .*-2"),
+        ]:
+            with self.subTest(flags=flags):
+                self.refused(2, pattern, *model, *flags)
+        self.refused(2, "--ids: .*\"x\"", "logits", "-m", MODEL, "--ids", "1,x", "-o", "/tmp/never.npy")
+        self.refused(2, "TYPE: .*Q9_9", "quantize", "in.gguf", "out.gguf", "Q9_9")
+        self.refused(2, "nothing to measure", "bench", "-m", MODEL, "-p", "0", "-n", "0")
+
+
+class IgnoredFlags(Case):
+    def test(self):
+        flags = ["-ngl", "99", "-fa", "--mlock", "--no-mmap", "--numa", "distribute", "-nkvo", "-mg", "0", "-ts", "1,1",
+                 "-sm", "none", "--no-warmup", "-dev", "none", "-fa", "on", "--flash-attn", "auto"]
+        result = run("run", "-m", "absent.gguf", *flags)
+        lines = result.stderr.decode().splitlines()
+        self.assertEqual(result.returncode, 1)
+        for flag in ["--gpu-layers", "--flash-attn", "--mlock", "--no-mmap", "--numa", "--no-kv-offload", "--main-gpu",
+                     "--tensor-split", "--split-mode", "--no-warmup", "--device"]:
+            self.assertEqual(sum(line.startswith(f"narrows: {flag} has no effect: ") for line in lines), 1, flag)
+        self.assertRegex(lines[-1], "absent.gguf")
+
+
+class MissingAndBrokenFiles(Case):
+    def test(self):
+        self.refused(1, "/absent.gguf: cannot open", "info", "/absent.gguf")
+        self.refused(1, "/tmp: ", "info", "/tmp")
+        self.refused(1, "empty", "info", self.file(b""))
+        self.refused(1, "file", "info", self.file(b"GGUF"))
+        self.refused(1, "file", "tokenize", "-m", self.file(b"GGUF\x03\0\0\0" + b"\xff" * 64), "-p", "x")
+        self.refused(1, "cannot open", "quantize", "/absent.gguf", "out.gguf", "Q8_0")
+        self.refused(1, "prompt is empty", "run", "-m", MODEL, "-f", self.file(b""))
+        self.refused(1, "/absent.txt: cannot open", "run", "-m", MODEL, "-f", "/absent.txt")
+        self.refused(1, "/absent.txt: cannot open", "eval", "-m", MODEL, "-f", "/absent.txt")
+
+    @needs_model
+    def test_truncated(self):
+        with open(MODEL, "rb") as f:
+            whole = f.read()
+        for size in [10, 100, 100_000, 3_000_000, len(whole) // 2, len(whole) - 1]:
+            self.refused(1, "model.gguf: ", "info", self.file(whole[:size], "model.gguf"))
+
+    @needs_model
+    def test_unwritable(self):
+        self.refused(1, "/absent/x.npy: cannot create", "logits", "-m", MODEL, "--ids", "1", "-o", "/absent/x.npy")
+        self.refused(1, "cannot create", "quantize", MODEL, "/absent/x.gguf", "Q8_0")
+        self.refused(1, "id|token", "logits", "-m", MODEL, "--ids", "99999999", "-o", self.file(b""))
+        self.refused(1, "text", "eval", "-m", MODEL, "-f", self.file(b""))
+
+
+class ClosedOutput(Case):
+    def test(self):
+        with open("/dev/full", "wb") as full:
+            self.refused(1, "standard output: cannot write: No space", "--help", stdout=full)
+
+    @needs_model
+    def test_model(self):
+        with open("/dev/full", "wb") as full:
+            self.refused(1, "standard output: cannot write: No space", "tokenize", "-m", MODEL, "-p", "a", stdout=full)
+            self.refused(1, "standard output: cannot write: No space", "run", "-m", MODEL, "-p", "a", stdout=full)
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "wb") as closed:
+            self.refused(1, "standard output: cannot write: Broken pipe", "run", "-m", MODEL, "-p", "a", stdout=closed)
+
+
+@needs_model
+class Tokenize(Case):
+    def test(self):
+        text = "Hello, wörld 😀\n\n\tdef f(x):  return x\\n <|im_end|> \xff".encode("latin-1", "ignore") + "日本語".encode() + b"\xff\x80"
+        path = self.file(text)
+        ids = self.ok("tokenize", "-m", MODEL, "-f", path, "--ids").decode().strip()
+        self.assertRegex(ids, r"\A\d+(,\d+)*\Z")
+        self.assertEqual(self.ok("tokenize", "-m", MODEL, "--detokenize", ids), text)
+        self.assertEqual(self.ok("tokenize", "-m", MODEL, "--ids", stdin=text).decode().strip(), ids)
+        lines = self.ok("tokenize", "-m", MODEL, "-f", path).decode().splitlines()
+        self.assertEqual([line.split("->")[0].strip() for line in lines], ids.split(","))
+        self.assertEqual(self.ok("tokenize", "-m", MODEL, "-p", "", "--ids"), b"\n")
+        end = self.ok("tokenize", "-m", MODEL, "-p", "<|im_end|>", "--ids", "--parse-special").decode().strip()
+        self.assertRegex(end, r"\A\d+\Z")
+        self.assertEqual(self.ok("tokenize", "-m", MODEL, "--detokenize", end), b"")
+        self.assertEqual(self.ok("tokenize", "-m", MODEL, "--detokenize", end, "--special"), b"<|im_end|>")
+        self.assertEqual(self.ok("tokenize", "-m", MODEL, "-p", r"a\nb", "--ids", "-e"),
+                         self.ok("tokenize", "-m", MODEL, "-p", "a\nb", "--ids"))
+
+
+@needs_model
+class Logits(Case):
+    def read(self, path):
+        with open(path, "rb") as f:
+            data = f.read()
+        self.assertEqual(data[:8], b"\x93NUMPY\x01\x00")
+        (size,) = struct.unpack("<H", data[8:10])
+        self.assertEqual((10 + size) % 64, 0)
+        header = eval(data[10:10 + size], {})
+        return header, data[10 + size:]
+
+    def test(self):
+        vocab = json.loads(self.ok("info", "--json", MODEL))
+        path = os.path.join(self.folder(), "out.npy")
+        self.ok("logits", "-m", MODEL, "--ids", "1,2, 3 4", "-o", path)
+        header, data = self.read(path)
+        self.assertEqual((header["descr"], header["fortran_order"], header["shape"][0]), ("<f4", False, 4))
+        self.assertIn(header["shape"][1], vocab.values() if "vocab_size" not in vocab else [vocab["vocab_size"]])
+        self.assertEqual(len(data), 4 * 4 * header["shape"][1])
+        # Rows do not depend on what follows them, nor on threads or the layout of the weights.
+        self.ok("logits", "-m", MODEL, "--ids", "1,2", "-o", path, "-t", "1", "--no-repack")
+        self.assertEqual(self.read(path)[1], data[:len(data) // 2])
+        self.assertEqual(os.listdir(os.path.dirname(path)), ["out.npy"])
+
+
+@needs_model
+class Info(Case):
+    def test(self):
+        description = json.loads(self.ok("info", MODEL, "--json"))
+        self.assertEqual(description["architecture"], "llama")
+        text = self.ok("info", "-m", MODEL, "-c", "1024").decode()
+        self.assertIn("architecture", text)
+        self.assertNotEqual(self.ok("info", MODEL, "-c", "1024", "--json"), self.ok("info", MODEL, "-c", "2048", "--json"))
+
+
+@needs_model
+class Completion(Case):
+    def test(self):
+        greedy = ["run", "-m", MODEL, "-no-cnv", "--temp", "0", "-n", "8"]
+        prompt = ["-p", "The capital of France is"]
+        whole = self.ok(*greedy, *prompt).decode()
+        self.assertTrue(whole.startswith("The capital of France is"))
+        bare = self.ok(*greedy, *prompt, "--no-display-prompt").decode()
+        self.assertEqual("The capital of France is" + bare, whole)
+        ids = self.ok("tokenize", "-m", MODEL, *prompt, "--ids", "--special").decode().strip()
+        self.assertEqual(self.ok(*greedy, "--prompt-ids", ids).decode(), whole)
+        out = self.ok(*greedy, *prompt, "--output-ids").decode()
+        self.assertRegex(out, r"\A\d+(,\d+){0,7}\n\Z")
+        self.assertEqual(self.ok("tokenize", "-m", MODEL, "--detokenize", out).decode() + "\n", bare)
+        self.assertEqual(self.ok(*greedy, "-f", self.file(b"The capital of France is\n")).decode(), whole)
+        self.assertEqual(self.ok(*greedy, *prompt, "-t", "1", "-ub", "2").decode(), whole)
+        self.assertNotIn("Paris", self.ok(*greedy, *prompt, "-r", "Paris", "--no-display-prompt").decode())
+        self.refused(1, "5 tokens.*room for 2|context", *greedy, *prompt, "-c", "2")
+        self.refused(2, "expected a prompt", *greedy)
+
+    def test_seed(self):
+        def sample(*flags):
+            return self.ok("run", "-m", MODEL, "-no-cnv", "-p", "Once upon a time", "-n", "24", *flags)
+        self.assertEqual(sample("-s", "3"), sample("-s", "3", "-t", "1"))
+        self.assertNotEqual(sample("-s", "3"), sample("-s", "4"))
+        self.assertEqual(len(self.ok("run", "-m", MODEL, "-no-cnv", "-p", "a", "-n", "40", "--ignore-eos", "--output-ids",
+                                     "--temp", "1.5").decode().split(",")), 40)
+
+    def test_statistics(self):
+        error = run("run", "-m", MODEL, "-no-cnv", "-p", "a", "-n", "4").stderr.decode()
+        self.assertRegex(error, r"\Anarrows: prompt \d+ tokens, [\d.]+ tokens/s; generated \d+ tokens, [\d.]+ tokens/s\n\Z")
+        self.assertEqual(run("run", "-m", MODEL, "-no-cnv", "-p", "a", "-n", "4", "--no-perf").stderr, b"")
+
+    def test_output_is_utf8(self):
+        process = subprocess.Popen([NARROWS, "run", "-m", MODEL, "-p", "Write five emoji: 😀", "-n", "40", "-s", "1"],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        pieces = []
+        while piece := os.read(process.stdout.fileno(), 65536):
+            pieces.append(piece)
+        self.assertEqual(process.wait(), 0)
+        process.stdout.close()
+        self.assertGreater(len(pieces), 1, "streamed")
+
+
+@needs_model
+class ChatPiped(Case):
+    def test(self):
+        chat = ["run", "-m", MODEL, "--temp", "0", "-n", "24", "--no-perf"]
+        one = self.ok(*chat, "-p", "What is the capital of France?").decode()
+        self.assertIn("Paris", one)
+        self.assertEqual(self.ok(*chat, stdin=b"What is the capital of France?\n").decode(), one)
+        self.assertEqual(self.ok(*chat, "-cnv", "-st", stdin=b"What is the capital of France?\nAnd of Italy?\n").decode(), one)
+        two = self.ok(*chat, stdin=b"What is the capital of France?\nAnd of Italy?\n").decode()
+        self.assertTrue(two.startswith(one))
+        self.assertGreater(len(two), len(one))
+        other = self.ok(*chat, "-sys", "You answer in French.", "-p", "What is the capital of France?").decode()
+        self.assertNotEqual(other, one)
+        self.assertEqual(self.ok(*chat), b"")
+
+
+@needs_model
+class ChatTerminal(Case):
+    """A conversation at a pseudo-terminal."""
+
+    def start(self, *flags):
+        pid, self.terminal = pty.fork()
+        if pid == 0:
+            os.environ["TERM"] = "xterm"
+            os.environ["LC_ALL"] = "C.UTF-8"
+            os.execv(NARROWS, [NARROWS, "run", "-m", MODEL, *flags])
+        self.pid, self.seen = pid, b""
+        self.addCleanup(os.close, self.terminal)
+
+    def until(self, pattern, timeout=120):
+        """Reads until the pattern appears in what is new; returns what was read."""
+        end = time.monotonic() + timeout
+        while not (found := re.search(pattern, self.seen)):
+            ready = select.select([self.terminal], [], [], max(0, end - time.monotonic()))[0]
+            try:
+                piece = os.read(self.terminal, 65536) if ready else b""
+            except OSError:
+                piece = b""
+            if not piece:
+                self.fail(f"waited for {pattern!r}, saw {self.seen!r}")
+            self.seen += piece
+        text, self.seen = self.seen[:found.end()], self.seen[found.end():]
+        return text
+
+    def send(self, text):
+        os.write(self.terminal, text)
+
+    def ended(self):
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            if select.select([self.terminal], [], [], 0.05)[0]:
+                try:
+                    os.read(self.terminal, 65536)  # a full terminal would keep it from ending
+                except OSError:
+                    pass
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self.fail("the program did not end")
+
+    def test_ctrl_c_stops_the_answer(self):
+        self.start("--temp", "0", "--ignore-eos")  # an answer without end
+        self.until(rb"> ")
+        self.send("Tell me a long story of a café.\n".encode())
+        self.until(rb"caf\xc3\xa9\.\r\n")
+        self.until(rb"\w+ \w+")
+        self.send(b"\x03")
+        self.until(rb"narrows: prompt \d+ tokens.*\r\n")
+        self.until(rb"> ")
+        self.send(b"/clear\n")
+        self.until(rb"> ")
+        self.send(b"\x1b[A\x1b[A\n")  # history: the first message again
+        self.until(rb"caf\xc3\xa9\.\r\n")
+        self.until(rb"\w+ \w+")
+        self.send(b"\x03")
+        self.until(rb"narrows: prompt \d+ tokens.*\r\n")
+        self.until(rb"> ")
+        self.send(b"\x03")
+        self.assertEqual(self.ended(), 0)
+
+    def test_ends(self):
+        for last in [b"\x04", b"/exit\n"]:
+            self.start("-n", "4", "-p", "Hi")
+            self.until(rb"narrows: prompt \d+ tokens.*\r\n")
+            self.until(rb"> ")
+            self.send(last)
+            self.assertEqual(self.ended(), 0)
+        self.start("-n", "4", "-st", "-p", "Hi")
+        self.assertEqual(self.ended(), 0)
+
+
+TEXT = ("The city lies on the river, and its harbour has been in use since the ninth century. In winter the ice closes "
+        "it for weeks, and goods come by rail from the south. ")
+
+
+@needs_model
+class Eval(Case):
+    def test(self):
+        path = self.file((TEXT * 3).encode())
+        result = json.loads(self.ok("eval", "-m", MODEL, "-f", path, "--ctx", "32", "--json"))
+        self.assertLess(1, result["perplexity"])
+        self.assertLess(result["perplexity"], 60)
+        self.assertGreater(result["tokens"], 60)
+        cut = json.loads(self.ok("eval", "-m", MODEL, "-f", path, "--ctx", "32", "--max-tokens", "64", "--json"))
+        self.assertEqual(cut["tokens"], 62)
+        self.assertIn("perplexity", self.ok("eval", "-m", MODEL, "-f", path, "--ctx", "32").decode())
+
+    def test_reference(self):
+        path = self.file(TEXT.encode())
+        same = json.loads(self.ok("eval", "-m", MODEL, "-f", path, "--json", "--reference", MODEL))
+        self.assertEqual([same[k] for k in ["perplexity_ratio", "top1_agreement", "kl_mean", "weight_bytes_fraction",
+                                            "kv_bytes_fraction"]], [1, 1, 0, 1, 1])
+
+
+@needs_model
+class Bench(Case):
+    def test(self):
+        flags = ["bench", "-m", MODEL, "-p", "32", "-n", "4", "-d", "0,16", "-t", "2", "-r", "2"]
+        rows = json.loads(self.ok(*flags, "-o", "json"))
+        self.assertEqual([(r["n_prompt"], r["n_gen"], r["n_depth"]) for r in rows], [(32, 0, 0), (0, 4, 0), (0, 4, 16)])
+        for row in rows:
+            for field in ["model_filename", "model_type", "model_size", "model_n_params", "n_threads", "type_k", "type_v",
+                          "test_time", "avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "samples_ns", "samples_ts"]:
+                self.assertIn(field, row)
+            self.assertGreater(row["avg_ts"], 0)
+            self.assertEqual(len(row["samples_ns"]), 2)
+        self.assertGreater(rows[1]["bytes_per_token"], 1e7)
+        self.assertGreater(rows[2]["bytes_per_token"], rows[1]["bytes_per_token"])
+        self.assertGreater(rows[1]["bandwidth_fraction"], 0)
+        self.assertEqual(self.ok(*flags, "-o", "csv").decode().count("\n"), 4)
+        text = self.file((TEXT * 4).encode())
+        self.assertEqual(self.ok(*flags, "-f", text).decode().count("\n"), 5)
+        self.refused(1, "expected at least", *flags, "-f", self.file(b"short"))
+
+
+@needs_model
+class Quantize(Case):
+    def test(self):
+        out = os.path.join(self.folder(), "out.gguf")
+        self.ok("quantize", MODEL, out, "q8_0")
+        self.assertGreater(os.path.getsize(out), os.path.getsize(MODEL))
+        self.assertIn("Paris", self.ok("run", "-m", out, "-p", "What is the capital of France?", "--temp", "0", "-n", "16").decode())
+        self.assertEqual(os.listdir(os.path.dirname(out)), ["out.gguf"])
+        self.refused(1, "out.gguf", "quantize", out, out, "Q4_0")  # never over its own input
+        result = json.loads(self.ok("eval", "-m", MODEL, "-f", self.file(TEXT.encode()), "--json", "--reference", out))
+        self.assertLess(result["kl_mean"], 0.05)
+
+
+@needs_model
+class QuantizeInterrupted(Case):
+    def test(self):
+        folder = self.folder()
+        for sent in [signal.SIGINT, signal.SIGTERM]:
+            process = subprocess.Popen([NARROWS, "quantize", MODEL, os.path.join(folder, "out.gguf"), "Q6_K", "1"],
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while not os.listdir(folder) and process.poll() is None:
+                time.sleep(0.001)
+            process.send_signal(sent)
+            self.assertEqual(process.wait(60), -sent)
+            self.assertEqual(os.listdir(folder), [])
+
+
+@needs_model
+class QuantizeFullDisk(Case):
+    def test(self):
+        folder = self.folder()
+        # Writes beyond the limit fail as they do on a full disk (Python ignores SIGXFSZ, and so does its child here).
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000_000, 10_000_000))
+        self.refused(1, "out.gguf: cannot write", "quantize", MODEL, os.path.join(folder, "out.gguf"), "Q8_0",
+                     preexec_fn=limit, restore_signals=False)
+        self.assertEqual(os.listdir(folder), [])
+
+
+class Example(Case):
+    """Installs narrows into a folder of its own and builds the example against it."""
+
+    def test(self):
+        prefix, build = self.folder(), self.folder()
+        source = os.environ["NARROWS_SOURCE"]
+
+        def command(*arguments):
+            result = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            self.assertEqual(result.returncode, 0, result.stdout.decode(errors="replace"))
+            return result.stdout.decode(errors="replace")
+
+        command("cmake", "--install", os.environ["NARROWS_BUILD"], "--prefix", prefix)
+        for header in glob.glob(os.path.join(source, "include/narrows/*.h")):
+            self.assertTrue(os.path.exists(os.path.join(prefix, "include/narrows", os.path.basename(header))))
+        with open(os.path.join(source, "examples/minimal.cc")) as f:
+            self.assertLess(len(f.readlines()), 40)
+        command("cmake", "-S", os.path.join(source, "examples"), "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}")
+        command("cmake", "--build", build)
+        if os.path.exists(MODEL):
+            self.assertIn("Paris", command(os.path.join(build, "minimal"), MODEL, "What is the capital of France?"))
+
+
+def main():
+    suite = unittest.TestLoader().loadTestsFromName(sys.argv[1], sys.modules[__name__])
+    result = unittest.TextTestRunner(verbosity=2).run(suite)
+    if not result.wasSuccessful():
+        return 1
+    return 77 if result.skipped and len(result.skipped) == result.testsRun else 0
+
+
+sys.exit(main())

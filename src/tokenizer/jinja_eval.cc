@@ -309,12 +309,19 @@ Value Interpreter::slice(const Value& value, const Value& start, const Value& st
   return heap_.string(out.take(), value.str()->markup);
 }
 
+void Interpreter::count_reading(const Value& value) {
+  heap_.step(1 + (value.is_string() ? value.text().size() / 16 : 0));
+}
+
 Value Interpreter::call(const Value& callee, const Args& args) {
   const Level level(depth_);
   heap_.step();
   if (const auto* macro = callee.object<Macro>()) return call_macro(*macro, args);
   if (const auto* function = callee.object<Function>()) return function->body(*this, args);
-  if (const auto* method = callee.object<Method>()) return method->body(*this, method->self, args);
+  if (const auto* method = callee.object<Method>()) {
+    count_reading(method->self);
+    return method->body(*this, method->self, args);
+  }
   if (callee.is_undefined()) fail("{}", callee.undefined_reason());
   fail("expected something to call, found {}", type_name(callee));
 }
@@ -322,14 +329,14 @@ Value Interpreter::call(const Value& callee, const Args& args) {
 Value Interpreter::filter(std::string_view name, const Value& value, const Args& args) {
   const FilterBody body = find_filter(name);
   if (!body) fail("expected a known filter, found '{}'", name);
-  heap_.step();
+  count_reading(value);
   return body(*this, value, args);
 }
 
 bool Interpreter::test(std::string_view name, const Value& value, const Args& args) {
   const TestBody body = find_test(name);
   if (!body) fail("expected a known test, found '{}'", name);
-  heap_.step();
+  count_reading(value);
   return body(*this, value, args);
 }
 

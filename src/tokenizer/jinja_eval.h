@@ -165,6 +165,7 @@ class Interpreter {
   bool condition_holds(const Loop& loop, const Value& item);
   std::int64_t loop_length(Loop& loop);
   Value missing(std::string reason);
+  void count_reading(const Value& value);  // charges for what a method, filter or test reads of a string
   void assign(const Expr& target, Value value);
   void set(std::string_view name, Value value);
   Value make_macro(const Stmt& stmt);

@@ -312,6 +312,7 @@ std::string brace_format(Interpreter& in, std::string_view format, const Args& a
 
 std::string percent_format(Heap& heap, std::string_view format, const Value& args) {
   const Seq* tuple = args.seq() && args.seq()->kind == SeqKind::Tuple ? args.seq() : nullptr;
+  heap.step(format.size() / 16);
   std::size_t used = 0;
   const auto next = [&]() -> const Value& {
     if (tuple ? used >= tuple->items.size() : used > 0) fail("%: expected more values to format");

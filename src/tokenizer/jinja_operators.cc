@@ -90,11 +90,11 @@ Value repeat(Heap& heap, const Value& what, std::int64_t times) {
     return heap.string(out.take(), s->markup);
   }
   const Seq& seq = *what.seq();
-  if (!seq.items.empty()) {
-    if (count > kMaxSteps) fail("expected a list of at most {} elements", kMaxSteps);
-    heap.step(count * seq.items.size());
-  }
+  if (!seq.items.empty() && count > kMaxSteps) fail("expected a list of at most {} elements", kMaxSteps);
+  const std::size_t total = seq.items.empty() ? 0 : count * seq.items.size();
+  const Charge charge(&heap, total * sizeof(Value));  // before it is built
   std::vector<Value> items;
+  items.reserve(total);
   for (std::size_t i = 0; i < count && !seq.items.empty(); ++i) {
     items.insert(items.end(), seq.items.begin(), seq.items.end());
   }

@@ -217,9 +217,14 @@ Value batch(Interpreter& in, const Value& value, const Args& args) {
     current.push_back(item);
   }
   if (!current.empty()) {
-    while (bound.given(1) && !bound[1]->is_none() && static_cast<std::int64_t>(current.size()) < size) {
-      in.heap().step();
-      current.push_back(*bound[1]);
+    const std::int64_t missing =
+        bound.given(1) && !bound[1]->is_none() ? size - static_cast<std::int64_t>(current.size()) : 0;
+    if (missing > static_cast<std::int64_t>(kMaxSteps))
+      fail("batch: expected a line of at most {} items", kMaxSteps);
+    if (missing > 0) {
+      const Charge charge(&in.heap(),
+                          static_cast<std::size_t>(missing) * sizeof(Value));  // before it is built
+      current.insert(current.end(), static_cast<std::size_t>(missing), *bound[1]);
     }
     batches.push_back(in.heap().list(std::move(current)));
   }

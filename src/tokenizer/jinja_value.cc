@@ -180,14 +180,18 @@ Value Heap::dict(std::vector<std::pair<Value, Value>> entries) {
 void Text::append(std::string_view more) {
   if (more.size() > kMaxText - text_.size()) fail("expected a text of at most {} bytes", kMaxText);
   charge_.add(more.size());
+  owed_ += 4;  // so that many small pieces count as well
+  heap_.step(owed_ / 16);
+  owed_ %= 16;
   text_ += more;
 }
 
 void Text::append(std::size_t count, std::string_view unit) {
-  if (!unit.empty() && count > (kMaxText - text_.size()) / unit.size()) {
-    fail("expected a text of at most {} bytes", kMaxText);
-  }
-  for (; count > 0 && !unit.empty(); --count) append(unit);
+  if (count == 0 || unit.empty()) return;
+  if (count > (kMaxText - text_.size()) / unit.size()) fail("expected a text of at most {} bytes", kMaxText);
+  charge_.add(count * unit.size());
+  text_.reserve(text_.size() + count * unit.size());
+  for (; count > 0; --count) text_ += unit;
 }
 
 Value undefined(std::string reason) {

@@ -174,6 +174,7 @@ class Text {
  private:
   Heap& heap_;
   std::string text_;
+  std::size_t owed_ = 0;  // sixteenths of a step
   Charge charge_;
 };
 

@@ -42,6 +42,7 @@ class Session {
   std::int64_t context() const;
   const SessionOptions& options() const;           // as given
   std::size_t kv_bytes() const;                    // memory that the cache holds now
+  std::size_t kv_bytes_read() const;               // keys and values that a decode step reads now
 
   // Forgets everything after the first `length` tokens. The logits are those of the last step still.
   void truncate(std::int64_t length);

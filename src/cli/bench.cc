@@ -101,9 +101,9 @@ class Bench {
       for (int r = 0; r < o_.repetitions; ++r, progress.update(++done)) {
         session.truncate(depth);
         session.step(part(depth, 1));  // gives the first logits; not timed, as a prompt would give them
-        const auto before = static_cast<double>(session.kv_bytes());
+        const auto before = static_cast<double>(session.kv_bytes_read());
         test.seconds.push_back(time([&] { decode(session, depth + 1); }));
-        kv_bytes = (before + static_cast<double>(session.kv_bytes())) / 2;
+        kv_bytes = (before + static_cast<double>(session.kv_bytes_read())) / 2;
       }
       test.bytes_per_token = static_cast<double>(model_->weight_bytes_per_token()) + kv_bytes;
     }

@@ -14,15 +14,13 @@ class AttentionPolicy {
   virtual ~AttentionPolicy() = default;
   virtual std::unique_ptr<SequenceCache> new_sequence() const = 0;
 
-  // Called once before a forward pass: makes room for the batch's tokens.
+  // Called once before and once after a forward pass: makes room for the batch's tokens; counts them in.
   virtual void begin(const Batch& batch) = 0;
+  virtual void end(const Batch& batch) = 0;
 
   // qkv: [rows][heads·d_qk + kv_heads·d_qk + kv_heads·d_vo], rotated and ready; out: [rows][heads·d_vo].
   // Remembers the keys and values of the batch's tokens, then attends each token to its sequence up to itself.
   virtual void attend(int layer, ThreadPool& pool, const Batch& batch, const float* qkv, float* out) = 0;
-
-  // Bytes of keys and values that decoding one token reads at this length.
-  virtual std::size_t bytes_read(std::int64_t length) const = 0;
 };
 
 }  // namespace narrows

@@ -14,8 +14,11 @@ class SequenceCache {
  public:
   virtual ~SequenceCache() = default;
   virtual std::int64_t length() const = 0;  // positions held
+  // Forgets what follows the first `length` positions, or more where those can no longer be had (pages that fell out
+  // of a sliding window): length() tells, and the caller computes the rest anew.
   virtual void truncate(std::int64_t length) = 0;
-  virtual std::size_t bytes() const = 0;
+  virtual std::size_t bytes() const = 0;       // memory held
+  virtual std::size_t bytes_read() const = 0;  // keys and values that the next token reads
 };
 
 struct Run {

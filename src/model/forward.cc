@@ -219,6 +219,7 @@ void forward(const ModelSpec& spec, const Weights& weights, AttentionPolicy& att
   pass.embed();
   pass.tabulate_angles();
   for (int layer = 0; layer < spec.layers; ++layer) pass.layer(layer);
+  attention.end(batch);
   pass.head(wanted);
 }
 

@@ -51,13 +51,14 @@ def describe(model, baseline, rows, other):
     at = first_difference(without_end(model, baseline), without_end(model, other))
     if at is None:
         return None
-    # Past the end of either side stands its end of generation; cut off without one, nothing can be said of the gap.
     theirs = baseline[at] if at < len(baseline) else None
-    ours = other[at] if at < len(other) else None
-    gap = float(rows[at][theirs] - rows[at][ours]) if theirs is not None and ours is not None else None
+    # A side that stopped without printing its end-of-generation token chose one: the likeliest, for want of its id.
+    ours = other[at] if at < len(other) else max(filter(model.ends_generation, range(model.vocab_size)),
+                                                 key=lambda id: rows[at][id], default=None)
+    gap = None if theirs is None or ours is None else float(rows[at][theirs] - rows[at][ours])
     return {"position": at, "baseline": theirs, "other": ours, "gap": gap,
-            "baseline_text": model.piece(theirs) if theirs is not None else None,
-            "other_text": model.piece(ours) if ours is not None else None}
+            "baseline_text": None if theirs is None else model.piece(theirs),
+            "other_text": None if ours is None else model.piece(ours)}
 
 
 def report(name, difference, near):
@@ -96,6 +97,8 @@ def main():
             if not arguments.llamacpp_only:
                 found["narrows"] = narrows.greedy(arguments.narrows, arguments.model, ids, arguments.n,
                                                   arguments.extra)
+                if any(not 0 <= id < plain.vocab_size for id in found["narrows"]):
+                    raise ToolError(f"{name}: narrows gives an id outside the vocabulary of {plain.vocab_size}")
             differences = {who: describe(plain, baseline, rows, other) for who, other in found.items()}
             results.append({"prompt": name, "tokens": len(baseline), "differences": differences})
             if not arguments.json:

@@ -36,9 +36,12 @@ def greedy(binary, model, prompt, count, extra=()):
                *extra)
     last = (out.strip().splitlines() or [""])[-1]
     try:
-        return [int(id) for id in last.split(",")] if last else []
+        ids = [int(id) for id in last.split(",")] if last else []
     except ValueError:
         raise ToolError(f"{binary} run: last line is not ids separated by commas: {last[:80]!r}") from None
+    if len(ids) > count:
+        raise ToolError(f"{binary} run: {len(ids)} ids generated, expected at most {count}")
+    return ids
 
 
 def perplexity(binary, model, text, context, max_tokens, extra=()):

@@ -80,9 +80,42 @@ HWY_INLINE VU8 Quad(const std::uint8_t* planes) {
 }
 
 template <class K, int c, int kTokens>
-HWY_INLINE void DotQuad(const std::uint8_t* planes, const std::int8_t* const (&q)[kTokens], VI (&sums)[kTokens]) {
+HWY_INLINE void DotQuad(const std::uint8_t* planes, const std::int8_t* q, std::int64_t stride, VI (&sums)[kTokens]) {
   const VU8 values = Quad<K, c>(planes);
-  for (int t = 0; t < kTokens; ++t) sums[t] = Dot4<K::kWide>(sums[t], values, Broadcast4(q[t] + c * 4));
+  for (int t = 0; t < kTokens; ++t) sums[t] = Dot4<K::kWide>(sums[t], values, Broadcast4(q + t * stride + c * 4));
+}
+
+constexpr int Log2(int n) { return n <= 1 ? 0 : 1 + Log2(n / 2); }
+
+// Integer products of one sub-block: Σ (code - offset) · q, for the token codes at q and their sums at code_sum.
+template <class K, int kTokens>
+HWY_INLINE void DotBlock(const std::uint8_t* planes, int sub, const std::int8_t* q, std::int64_t stride,
+                         const std::int32_t* code_sum, std::int64_t sums_step, VI (&sums)[kTokens]) {
+  const DI di;
+  constexpr int kSubs = K::kLayout.subs();
+  for (int t = 0; t < kTokens; ++t) sums[t] = hn::Zero(di);
+  if (sub == 0) {
+    DotQuad<K, 0>(planes, q, stride, sums);
+    DotQuad<K, 1>(planes, q, stride, sums);
+    DotQuad<K, 2>(planes, q, stride, sums);
+    DotQuad<K, 3>(planes, q, stride, sums);
+  }
+  if (kSubs == 1 || sub == 1) {
+    DotQuad<K, 4>(planes, q, stride, sums);
+    DotQuad<K, 5>(planes, q, stride, sums);
+    DotQuad<K, 6>(planes, q, stride, sums);
+    DotQuad<K, 7>(planes, q, stride, sums);
+  }
+  if constexpr (K::kOffset > 0)
+    for (int t = 0; t < kTokens; ++t)
+      sums[t] = hn::Sub(sums[t], hn::ShiftLeft<Log2(K::kOffset)>(hn::Set(di, code_sum[t * sums_step])));
+}
+
+template <int kTokens>
+HWY_INLINE bool AnySet(const std::uint8_t* flags) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, flags, kTokens);
+  return bits != 0;
 }
 
 HWY_INLINE VF LoadF16(const std::uint8_t* p) {
@@ -98,27 +131,23 @@ HWY_INLINE VF LoadI8(const std::uint8_t* p) {
   return hn::ConvertTo(DF(), hn::PromoteTo(DI(), hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(p))));
 }
 
-constexpr int Log2(int n) { return n <= 1 ? 0 : 1 + Log2(n / 2); }
-
 // One vector's rows of a tile with kTokens tokens.
 template <class K, int kTokens>
 HWY_INLINE void TilePart(const std::uint8_t* HWY_RESTRICT planes, const std::uint8_t* HWY_RESTRICT scales,
                          int first_row, std::int64_t blocks, const QuantizedRows& x, std::int64_t token,
                          VF (&acc)[kTokens]) {
   const DF df;
-  const DI di;
   constexpr PackedLayout layout = K::kLayout;
   constexpr int kParts = layout.d_block / 32, kSubs = layout.subs();
-  const std::int8_t* q[kTokens];
   const float* scale[kTokens];
   for (int t = 0; t < kTokens; ++t) {
     acc[t] = hn::Zero(df);
-    q[t] = x.q.data() + (token + t) * x.stride;
     scale[t] = x.scale.data() + (token + t) * x.blocks;
   }
   // Sums over each sub-block of what the offset and the minimum multiply.
   const std::int64_t sums_at = token * x.blocks * kSubs, sums_step = x.blocks * kSubs;
   const std::int32_t* code_sum = (kSubs == 1 ? x.sum32.data() : x.sum16.data()) + sums_at;
+  const std::int32_t* low_sum = (kSubs == 1 ? x.low_sum32.data() : x.low_sum16.data()) + sums_at;
   const float* scaled_sum = (kSubs == 1 ? x.scaled_sum32.data() : x.scaled_sum16.data()) + sums_at;
 
   planes += first_row * 4;
@@ -128,6 +157,8 @@ HWY_INLINE void TilePart(const std::uint8_t* HWY_RESTRICT planes, const std::uin
     if constexpr (layout.has_minima) dmin = LoadF16(scales + 32 + 2 * first_row);
     for (int part = 0; part < kParts; ++part, planes += layout.plane_bytes()) {
       const std::int64_t b = group * kParts + part;
+      // Where no token's block is fine the second product would add zeros: left out, it changes no bit.
+      const bool fine = AnySet<kTokens>(x.fine.data() + b * x.rows + token);
       for (int sub = 0; sub < kSubs; ++sub) {
         VF weight_scale = d, minimum = dmin;
         if constexpr (layout.has_scales) {
@@ -140,26 +171,19 @@ HWY_INLINE void TilePart(const std::uint8_t* HWY_RESTRICT planes, const std::uin
           }
         }
         VI sums[kTokens];
-        for (int t = 0; t < kTokens; ++t) sums[t] = hn::Zero(di);
-        const std::int8_t* at[kTokens];
-        for (int t = 0; t < kTokens; ++t) at[t] = q[t] + b * 32;
-        if (sub == 0) {
-          DotQuad<K, 0>(planes, at, sums);
-          DotQuad<K, 1>(planes, at, sums);
-          DotQuad<K, 2>(planes, at, sums);
-          DotQuad<K, 3>(planes, at, sums);
-        }
-        if (kSubs == 1 || sub == 1) {
-          DotQuad<K, 4>(planes, at, sums);
-          DotQuad<K, 5>(planes, at, sums);
-          DotQuad<K, 6>(planes, at, sums);
-          DotQuad<K, 7>(planes, at, sums);
+        DotBlock<K, kTokens>(planes, sub, x.q.data() + token * x.stride + b * 32, x.stride, code_sum + b * kSubs + sub,
+                             sums_step, sums);
+        float unit = 1;
+        if (fine) {  // the codes' remainders, in units of 1/128
+          VI low[kTokens];
+          DotBlock<K, kTokens>(planes, sub, x.low.data() + token * x.stride + b * 32, x.stride,
+                               low_sum + b * kSubs + sub, sums_step, low);
+          for (int t = 0; t < kTokens; ++t) sums[t] = hn::Add(hn::ShiftLeft<7>(sums[t]), low[t]);
+          unit = 1.0f / 128;
         }
         for (int t = 0; t < kTokens; ++t) {
           const std::int64_t s = t * sums_step + b * kSubs + sub;
-          if constexpr (K::kOffset > 0)
-            sums[t] = hn::Sub(sums[t], hn::ShiftLeft<Log2(K::kOffset)>(hn::Set(di, code_sum[s])));
-          const VF scaled = hn::Mul(weight_scale, hn::Set(df, scale[t][b]));
+          const VF scaled = hn::Mul(weight_scale, hn::Set(df, scale[t][b] * unit));
           acc[t] = hn::MulAdd(hn::ConvertTo(df, sums[t]), scaled, acc[t]);
           if constexpr (layout.has_minima && layout.has_scales)  // K types subtract their minimum, Q4_1 and Q5_1 add it
             acc[t] = hn::NegMulAdd(minimum, hn::Set(df, scaled_sum[s]), acc[t]);

@@ -9,15 +9,15 @@ The protocol, for both sides. The text becomes one stream of token ids without s
 tokens in all (--ctx), including the BOS that begins it where the model adds one: so it takes 511 tokens of the stream
 with a BOS, 512 without. Windows follow each other without overlap and share no state; an incomplete one is dropped.
 In each, the predictions of tokens 2 to 512 are scored, 511 of them; with a BOS, the BOS is the first token.
-Perplexity is exp of the mean of -log p over all scored predictions. --max-tokens, as handed to narrows, counts tokens
-of the stream: windows x (512 or 511).
+Perplexity is exp of the mean of -log p over all scored predictions. narrows is told --max-tokens windows x 512: it
+counts the tokens that are computed, a BOS included.
 
 llama.cpp runs in this process with an f16 KV cache, flash attention off (--flash: on). TEXT is taken as it is; the
 default is ../shared/data/wiki.test.txt, normalised as tools/wikitext.py does.
 
 llama.cpp's figures (llama-cpp-python 0.3.36, AVX-512, default text, 64 windows):
-  SmolLM2-135M-Instruct.Q4_1.gguf   23.1928, flash attention on 23.1987   (no BOS, 32768 tokens of the stream)
-  gemma-3-270m-Q4_K_M.gguf          19.0076                               (BOS, 32704 tokens)
+  SmolLM2-135M-Instruct.Q4_1.gguf   23.1928, flash attention on 23.1987   (no BOS)
+  gemma-3-270m-Q4_K_M.gguf          19.0076                               (BOS)
 """
 import argparse
 import json
@@ -32,7 +32,7 @@ from reference.llamacpp import LlamaCpp
 
 
 def llamacpp_perplexity(arguments, text):
-    """Perplexity, tokens of the stream that it took, and the number of windows."""
+    """Perplexity, and the number of windows."""
     model = LlamaCpp(arguments.model, arguments.ctx, arguments.threads, arguments.flash)
     first = [model.bos] if model.add_bos else []
     taken = arguments.ctx - len(first)
@@ -49,7 +49,7 @@ def llamacpp_perplexity(arguments, text):
     if sys.stderr.isatty():
         print(file=sys.stderr)
     model.close()
-    return math.exp(loss / (windows * (arguments.ctx - 1))), windows * taken, windows
+    return math.exp(loss / (windows * (arguments.ctx - 1))), windows
 
 
 def main():
@@ -74,15 +74,15 @@ def main():
             text = wikitext.normalise(text)
         if not arguments.llamacpp_only:
             existing_file(arguments.narrows, "the narrows program; build it, or name it with --narrows")
-        peer, tokens, windows = llamacpp_perplexity(arguments, text)
-        result = {"model": str(arguments.model), "windows": windows, "ctx": arguments.ctx, "max_tokens": tokens,
-                  "flash": arguments.flash, "llamacpp_perplexity": peer}
+        peer, windows = llamacpp_perplexity(arguments, text)
+        result = {"model": str(arguments.model), "windows": windows, "ctx": arguments.ctx, "flash": arguments.flash,
+                  "llamacpp_perplexity": peer}
         if not arguments.llamacpp_only:
             with tempfile.TemporaryDirectory() as folder:
                 path = pathlib.Path(folder) / "text.txt"
                 path.write_text(text, encoding="utf-8", newline="\n")
-                found = narrows.perplexity(arguments.narrows, arguments.model, path, arguments.ctx, tokens,
-                                           arguments.extra)
+                found = narrows.perplexity(arguments.narrows, arguments.model, path, arguments.ctx,
+                                           windows * arguments.ctx, arguments.extra)
             result |= {"narrows_perplexity": found["perplexity"], "ratio": found["perplexity"] / peer}
     except (ToolError, OSError, ValueError) as error:
         sys.exit(f"compare_perplexity: {error}")

@@ -113,13 +113,9 @@ class Bench {
   const Model& model() const { return *model_; }
 
  private:
-  // Steps one token after another: the likeliest each time, or those of the text.
+  // Steps one token after another, without choosing any: as llama-bench does.
   void decode(Session& session, std::int64_t at) {
-    Sampler greedy(SamplerOptions{.temperature = 0});
-    for (std::int64_t i = 0; i < o_.generate; ++i) {
-      const TokenId likeliest = greedy.sample(session.logits());
-      session.step(o_.file.empty() ? likeliest : text_[static_cast<std::size_t>(at + i)]);
-    }
+    for (const TokenId id : part(at, o_.generate)) session.step(id);
   }
   std::span<const TokenId> part(std::int64_t begin, std::int64_t size) const {
     return std::span(text_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
@@ -229,7 +225,7 @@ void bench(const BenchOptions& o) {
   const Json description = Json::parse(bench.model().describe());
   Json rows = Json::array();
   for (const Test& test : tests) rows.push_back(as_json(test, o, bench.model(), description, bandwidth));
-  print(o.output == "json"  ? rows.dump(2) + "\n"
+  print(o.output == "json"  ? rows.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
         : o.output == "csv" ? as_csv(rows)
                             : as_markdown(tests, rows));
 }
@@ -266,8 +262,8 @@ void add_bench(CLI::App& program) {
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"md", "json", "csv"}).description(""));
   command->footer(R"(
-Without -f, prompts are made-up ids and generation takes the likeliest token each time. bytes_per_token: the weights and
-the cache that a generated token reads; bandwidth_fraction: those times tokens/s, in parts of the read bandwidth of this
+Without -f, prompt and generation step made-up ids, the same on every machine; no token is sampled. bytes_per_token: the
+weights and the cache that a generated token reads; bandwidth_fraction: those times tokens/s, in parts of the read bandwidth of this
 machine's memory, measured with the same threads (weights that fit the caches can exceed 1). JSON fields are llama-bench's.)");
   command->callback([o] {
     if (o->prompt == 0 && o->generate == 0)

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
@@ -185,12 +186,47 @@ std::string unescape(std::string_view text) {
   return result;
 }
 
-void print(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-    fail("standard output: cannot write: {}", std::strerror(errno));
+std::string printable(std::string_view piece) {
+  std::string text;
+  for (std::size_t i = 0; i < piece.size();) {
+    const auto byte = static_cast<unsigned char>(piece[i]);
+    const std::size_t length = byte < 0x80   ? 1
+                               : byte < 0xC2 ? 0
+                               : byte < 0xE0 ? 2
+                               : byte < 0xF0 ? 3
+                               : byte < 0xF5 ? 4
+                                             : 0;
+    bool whole = length > 0 && i + length <= piece.size();
+    for (std::size_t k = 1; whole && k < length; ++k)
+      whole = (static_cast<unsigned char>(piece[i + k]) & 0xC0) == 0x80;
+    if (byte == '\n') {
+      text += "\\n";
+    } else if (byte == '\t') {
+      text += "\\t";
+    } else if (!whole || byte < 0x20 || byte == 0x7F) {
+      text += fmt::format("\\x{:02X}", byte);
+    } else {
+      text += piece.substr(i, length);
+    }
+    i += whole ? length : 1;
+  }
+  return text;
 }
 
-void note(std::string_view text) { fmt::print(stderr, "narrows: {}\n", text); }
+void print(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;  // Ctrl-C stops an answer, not its last words
+    if (written < 0) fail("standard output: cannot write: {}", std::strerror(errno));
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+void print_error(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);  // where that fails too there is nobody to tell
+}
+
+void note(std::string_view text) { print_error(fmt::format("narrows: {}\n", text)); }
 
 std::string human_bytes(double bytes) {
   constexpr std::string_view kUnits[] = {"B", "kB", "MB", "GB", "TB"};

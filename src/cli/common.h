@@ -55,10 +55,16 @@ std::string join_ids(std::span<const TokenId> ids);  // "1,2,3"
 // \n \r \t \' \" \\ \xHH become what they stand for; other backslashes stay.
 std::string unescape(std::string_view text);
 
+// A token's text on one line: control characters and what is no UTF-8 as \n, \t or \xHH.
+std::string printable(std::string_view piece);
+
 // Writes to standard output at once. Throws Error if that fails: a full disk, a closed pipe.
 void print(std::string_view text);
 
-// A line "narrows: …" on stderr.
+// Writes to standard error, and never fails.
+void print_error(std::string_view text);
+
+// A line "narrows: …" on standard error.
 void note(std::string_view text);
 
 // "98.4 MB" (decimal multiples).

@@ -12,12 +12,16 @@
 namespace narrows::cli {
 namespace {
 
+constexpr char kCtrlD = '\x04';
+
 // Reads one character for the editor, whose own reader would go on reading after a signal. 0 ends the input.
 int read_character(EditLine*, wchar_t* character) {
   std::mbstate_t state{};
   for (;;) {
     char byte = 0;
     if (::read(STDIN_FILENO, &byte, 1) != 1) return 0;
+    // Ctrl-D typed while the terminal still had its own line mode, during an answer say, arrives as NUL.
+    if (byte == '\0') byte = kCtrlD;
     switch (std::mbrtowc(character, &byte, 1, &state)) {
       case static_cast<std::size_t>(-2):
         continue;  // more bytes to come

@@ -1,11 +1,14 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <clocale>
 #include <csignal>
+#include <cstdlib>
 #include <new>
 
 #include "base/output_file.h"
@@ -48,6 +51,13 @@ std::string one_line(std::string text) {
 std::string command_name(const CLI::App& program) {
   const auto used = program.get_subcommands();
   return used.empty() ? "" : used.front()->get_name();
+}
+
+// A standard stream that the caller closed would lend its number to the next file opened, a model being
+// written say. Reading and writing these fails, as it should.
+void open_standard_streams() {
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
 // What is wrong with the command line, in one line.
@@ -111,7 +121,9 @@ int run_program(int argc, char** argv) {
 }  // namespace narrows::cli
 
 int main(int argc, char** argv) {
-  std::setlocale(LC_CTYPE, "");
+  narrows::cli::open_standard_streams();
+  // Text is UTF-8. Where the environment names no locale that says so, the line editor still reads it.
+  if (!std::setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the write, with a message
   narrows::install_interrupt_handler();
   try {
@@ -120,6 +132,8 @@ int main(int argc, char** argv) {
     narrows::cli::note("out of memory");
   } catch (const std::exception& error) {
     narrows::cli::note(narrows::cli::one_line(error.what()));
+  } catch (...) {
+    narrows::cli::note("unexpected error");
   }
   return 1;
 }

@@ -196,9 +196,9 @@ class Runner {
       chat.clear();
       sampler_.reset();
     } else {
-      fmt::print(stderr,
-                 "/clear  forget the conversation\n/exit   end, as Ctrl-D\n/help   this text\n"
-                 "A backslash at the end of a line continues it on the next. Ctrl-C stops an answer.\n");
+      print_error(
+          "/clear  forget the conversation\n/exit   end, as Ctrl-D\n/help   this text\n"
+          "A backslash at the end of a line continues it on the next. Ctrl-C stops an answer.\n");
     }
     return true;
   }
@@ -241,7 +241,8 @@ class Runner {
 
   void show_tokens(std::span<const TokenId> ids) const {
     if (!o_.verbose_prompt) return;
-    for (const TokenId id : ids) fmt::print(stderr, "{:6} -> '{}'\n", id, model_->piece(id, true));
+    for (const TokenId id : ids)
+      print_error(fmt::format("{:6} -> '{}'\n", id, printable(model_->piece(id, true))));
   }
 
   const RunOptions& o_;

@@ -12,34 +12,6 @@ struct TokenizeCommand {
   bool prompt_given = false, ids = false, special = false, parse_special = false, escape = false;
 };
 
-// A piece on one line: control characters and what is no UTF-8 as \n, \t or \xHH.
-std::string printable(std::string_view piece) {
-  std::string text;
-  for (std::size_t i = 0; i < piece.size();) {
-    const auto byte = static_cast<unsigned char>(piece[i]);
-    const std::size_t length = byte < 0x80   ? 1
-                               : byte < 0xC2 ? 0
-                               : byte < 0xE0 ? 2
-                               : byte < 0xF0 ? 3
-                               : byte < 0xF5 ? 4
-                                             : 0;
-    bool whole = length > 0 && i + length <= piece.size();
-    for (std::size_t k = 1; whole && k < length; ++k)
-      whole = (static_cast<unsigned char>(piece[i + k]) & 0xC0) == 0x80;
-    if (byte == '\n') {
-      text += "\\n";
-    } else if (byte == '\t') {
-      text += "\\t";
-    } else if (!whole || byte < 0x20 || byte == 0x7F) {
-      text += fmt::format("\\x{:02X}", byte);
-    } else {
-      text += piece.substr(i, length);
-    }
-    i += whole ? length : 1;
-  }
-  return text;
-}
-
 void tokenize(const TokenizeCommand& o) {
   const auto model = Model::load(o.path, {.threads = 1, .vocab_only = true});
   if (!o.detokenize.empty())

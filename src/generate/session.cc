@@ -144,7 +144,8 @@ void Session::step_all(std::span<const TokenId> tokens, std::span<float> logits)
     fail("step_all: expected room for {} logits, found {}", tokens.size() * vocab, logits.size());
   if (static_cast<std::int64_t>(impl_->tokens.size() + tokens.size()) > impl_->options.context)
     fail("step_all: {} tokens do not fit into the context of {}", tokens.size(), impl_->options.context);
-  impl_->tokens.insert(impl_->tokens.end(), tokens.begin(), tokens.end());
+  const std::vector<TokenId> added(tokens.begin(), tokens.end());  // `tokens` may be the session's own
+  impl_->tokens.insert(impl_->tokens.end(), added.begin(), added.end());
   Impl* self = impl_.get();
   const Wanted wanted{static_cast<std::int64_t>(tokens.size()), logits.data()};
   compute(std::span(&self, 1), std::span(&wanted, 1));
@@ -168,6 +169,7 @@ void Session::truncate(std::int64_t length) {
 
 void step(std::span<const BatchItem> batch) {
   std::vector<Session::Impl*> sessions;
+  std::vector<std::vector<TokenId>> added;  // a copy: what is given may be the sessions' own tokens
   for (const BatchItem& item : batch) {
     Session::Impl& s = item.session->impl();
     s.check(item.tokens);
@@ -177,6 +179,7 @@ void step(std::span<const BatchItem> batch) {
       fail("step: expected sessions with one type of key/value cache");
     if (std::find(sessions.begin(), sessions.end(), &s) != sessions.end()) fail("step: a session is given twice");
     sessions.push_back(&s);
+    added.emplace_back(item.tokens.begin(), item.tokens.end());
   }
   if (sessions.empty()) return;
   const auto compute_pending = [](std::span<Session::Impl* const> which) {
@@ -189,7 +192,7 @@ void step(std::span<const BatchItem> batch) {
   };
   for (std::size_t i = 0; i < batch.size(); ++i) {
     Session::Impl* s = sessions[i];
-    auto rest = batch[i].tokens;
+    std::span<const TokenId> rest = added[i];
     // Only with context shift: fill the context, make room, go on.
     while (static_cast<std::int64_t>(s->tokens.size() + rest.size()) > s->options.context) {
       const std::size_t fits = static_cast<std::size_t>(s->options.context) - s->tokens.size();

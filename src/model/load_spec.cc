@@ -103,7 +103,7 @@ void read_common(const Keys& keys, ModelSpec& spec, RotaryLayout layout) {
   spec.layers = static_cast<int>(keys.integer("block_count", 1, kMostLayers));
   spec.d = keys.integer("embedding_length", 1, kMostWidth);
   spec.trained_context = keys.integer("context_length", 1, kMostContext);
-  spec.norm_eps = static_cast<float>(keys.number_or("attention.layer_norm_rms_epsilon", 1e-5));
+  spec.norm_eps = static_cast<float>(keys.positive_or("attention.layer_norm_rms_epsilon", 1e-5));
   if (keys.integer_or("expert_count", 0, 0, kMostWidth) > 0)
     fail("{}: {}: mixtures of experts are not supported", file.path(), keys.full("expert_count"));
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compare greedy continuations of narrows with llama.cpp's, token by token, on ten varied prompts.
 
-Use: compare_greedy.py --model models/M.gguf [--narrows build/release/narrows] [-n 128] [--llamacpp-only] [--json]
-                       [-- extra arguments for narrows run]
+Use: compare_greedy.py --model models/M.gguf [--narrows build/release/narrows] [-n 128] [--exact] [--llamacpp-only]
+                       [--json] [-- extra arguments for narrows run]
 Needs: pip install -r tools/requirements.txt
 
 Prompts are tokenized by llama.cpp (specials parsed, a BOS where the model adds one) and handed to narrows as ids, so
@@ -12,6 +12,9 @@ differ from llama.cpp about as often. At the first difference both tokens are sh
 the baseline sees them: a small gap is a near-tie (below --near, 0.5 by default, a fraction of what the rounding of
 activations does to a logit of a 4-bit model), a large one is a fault to look for. A continuation ends at the model's
 end-of-generation token, which is not compared, or after n tokens.
+llama.cpp rounds activations to 8 bits where weights are quantized, which moves logits by more than many a gap. --exact
+takes transformers in float32 over the dequantized weights as the baseline instead, and compares narrows and llama.cpp,
+flash attention off and on, with that.
 Exit status 1 for errors, 2 if narrows differs from the baseline by more than a near-tie.
 """
 import argparse
@@ -72,6 +75,16 @@ def report(name, difference, near):
             f"{difference['other_text']!r}, {kind}")
 
 
+def exact_model(path):
+    from reference import hf  # needs torch, which the rest does not
+    return hf.load(path)
+
+
+def exact_greedy(exact, vocabulary, prompt, count):
+    from reference import hf
+    return hf.greedy(exact, prompt, count, vocabulary.ends_generation)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="GGUF file")
@@ -79,21 +92,27 @@ def main():
     parser.add_argument("-n", type=int, default=128, help="tokens to generate (default: 128)")
     parser.add_argument("--near", type=float, default=0.5, help="largest gap that counts as a near-tie (default: 0.5)")
     parser.add_argument("-t", "--threads", type=int, default=2, help="threads of llama.cpp (default: 2)")
+    parser.add_argument("--exact", action="store_true", help="transformers in float32 is the baseline")
     parser.add_argument("--llamacpp-only", action="store_true", help="the control alone, without narrows")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("extra", nargs="*", help="arguments handed to narrows run, after --")
     arguments = parser.parse_args()
-    results, others = [], ["llama.cpp, flash on"] + ([] if arguments.llamacpp_only else ["narrows"])
+    results, others = [], ["llama.cpp, flash off"] if arguments.exact else []
+    others += ["llama.cpp, flash on"] + ([] if arguments.llamacpp_only else ["narrows"])
     try:
         if not arguments.llamacpp_only:
             existing_file(arguments.narrows, "the narrows program; build it, or name it with --narrows")
         context = 1024 + arguments.n  # the longest prompt is some 800 bytes
         plain = LlamaCpp(arguments.model, context, arguments.threads)
         flash = LlamaCpp(arguments.model, context, arguments.threads, flash=True)
+        exact = exact_model(arguments.model) if arguments.exact else None
         for name, text in PROMPTS.items():
             ids = plain.tokenize(text, add_special=True, parse_special=True)
             baseline, rows = plain.greedy(ids, arguments.n)
-            found = {others[0]: flash.greedy(ids, arguments.n)[0]}
+            found = {"llama.cpp, flash on": flash.greedy(ids, arguments.n)[0]}
+            if exact:
+                found["llama.cpp, flash off"] = baseline
+                baseline, rows = exact_greedy(exact, plain, ids, arguments.n)
             if not arguments.llamacpp_only:
                 found["narrows"] = narrows.greedy(arguments.narrows, arguments.model, ids, arguments.n,
                                                   arguments.extra)

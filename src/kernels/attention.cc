@@ -97,7 +97,8 @@ HWY_NOINLINE void Scores(const std::byte* keys, std::size_t group_bytes, int d, 
                          float* scores) {
   // Enough chains to hide the latency of multiply-add, few enough for the registers.
   constexpr int kVectors = kRows >= 6 ? 1 : kRows >= 3 ? 2 : 4;
-  for (int key = begin / 16 * 16; key < end; key += kVectors * kLanes)
+  constexpr int kStep = kVectors * kLanes;  // divides kPageTokens: a step begun at a multiple of it ends in the page
+  for (int key = begin / kStep * kStep; key < end; key += kStep)
     ScoreKeys<E, kRows, kVectors>(keys, group_bytes, d, q, key, scores);
 }
 

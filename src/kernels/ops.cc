@@ -75,26 +75,24 @@ void Normalize(const float* x, const float* weight, float shift, float factor, f
 void Activate(Activation activation, const float* gate, const float* up, float* y, std::int64_t n) {
   const DF df;
   const auto times = [&](VF v, VF u) HWY_ATTR { return up ? hn::Mul(v, u) : v; };
-  const VF one = hn::Set(df, 1.0f);
+  // v / (1 + exp(-z)), without the cancellation of 0.5 (1 + tanh). Highway's Exp is garbage above 104, infinite before.
+  const auto times_sigmoid = [&](VF v, VF z) HWY_ATTR {
+    const VF e = hn::Exp(df, hn::Min(hn::Neg(z), hn::Set(df, 104.0f)));
+    return hn::Div(v, hn::Add(hn::Set(df, 1.0f), e));
+  };
   switch (activation) {
     case Activation::Silu:
-      Map(gate, up, y, n, [&](VF v, VF u) HWY_ATTR {
-        return times(hn::Div(v, hn::Add(one, hn::Exp(df, hn::Neg(v)))), u);
-      });
+      Map(gate, up, y, n, [&](VF v, VF u) HWY_ATTR { return times(times_sigmoid(v, v), u); });
       return;
-    case Activation::GeluTanh:
-      // Highway's Tanh loses accuracy far out; beyond 10 it is ±1 to the last bit.
+    case Activation::GeluTanh:  // 0.5 (1 + tanh z) is the sigmoid of 2 z
       Map(gate, up, y, n, [&](VF v, VF u) HWY_ATTR {
-        const VF inner = hn::Mul(hn::Mul(hn::Set(df, 0.7978845608028654f), v),
-                                 hn::MulAdd(hn::Mul(hn::Set(df, 0.044715f), v), v, one));
-        const VF bounded = hn::Min(hn::Max(inner, hn::Set(df, -10.0f)), hn::Set(df, 10.0f));
-        const VF half = hn::Mul(hn::Set(df, 0.5f), v);
-        return times(hn::MulAdd(half, hn::Tanh(df, bounded), half), u);
+        const VF factor = hn::MulAdd(hn::Mul(hn::Set(df, 0.044715f), v), v, hn::Set(df, 1.0f));
+        return times(times_sigmoid(v, hn::Mul(hn::Mul(hn::Set(df, 1.5957691216057308f), v), factor)), u);
       });
       return;
     case Activation::GeluErf:
       for (std::int64_t i = 0; i < n; ++i) {
-        const float v = gate[i], g = 0.5f * v * (1.0f + std::erf(v * 0.70710678f));
+        const float g = 0.5f * gate[i] * std::erfc(-0.70710678f * gate[i]);
         y[i] = up ? g * up[i] : g;
       }
       return;

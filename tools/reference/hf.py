@@ -163,3 +163,17 @@ def logits(model, ids):
     """Logits after each id, float32 tokens x vocabulary."""
     with torch.no_grad():
         return model(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+
+
+def greedy(model, prompt, count, ends_generation):
+    """As LlamaCpp.greedy: up to count arg max tokens, and the logits that each was taken from."""
+    tokens, rows, cache, ids = [], [], None, list(prompt)
+    with torch.no_grad():
+        while True:
+            result = model(torch.tensor([ids]), past_key_values=cache, use_cache=True)
+            cache, row = result.past_key_values, result.logits[0, -1].numpy()
+            tokens.append(int(row.argmax()))
+            rows.append(row)
+            if len(tokens) == count or ends_generation(tokens[-1]):
+                return tokens, rows
+            ids = tokens[-1:]

@@ -19,7 +19,7 @@ int read_character(EditLine*, wchar_t* character) {
   std::mbstate_t state{};
   for (;;) {
     char byte = 0;
-    if (::read(STDIN_FILENO, &byte, 1) != 1) return 0;
+    if (!wait_for_input(STDIN_FILENO) || ::read(STDIN_FILENO, &byte, 1) != 1) return 0;
     // Ctrl-D typed while the terminal still had its own line mode, during an answer say, arrives as NUL.
     if (byte == '\0') byte = kCtrlD;
     switch (std::mbrtowc(character, &byte, 1, &state)) {

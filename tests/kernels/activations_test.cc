@@ -21,7 +21,7 @@ NARROWS_ON_TARGETS(QuantizeRows);
 
 TEST_P(QuantizeRows, RoundsToNearest) {
   for (const std::int64_t k : {1, 31, 32, 33, 48, 576})
-    for (const float size : {1e-30f, 1.0f, 1e30f}) {
+    for (const float size : {1e-25f, 1.0f, 1e30f}) {
       const std::vector<float> x = gaussian(static_cast<std::size_t>(3 * k), 1, size);
       const QuantizedRows q = quantized(x, k);
       for (std::int64_t t = 0; t < 3; ++t)
@@ -36,6 +36,27 @@ TEST_P(QuantizeRows, RoundsToNearest) {
                         x[static_cast<std::size_t>(t * k + i)], 0.5001 * scale)
                 << "k " << k << ", token " << t << ", element " << i;
         }
+    }
+}
+
+// Blocks with outliers keep what is left over, in units of 1/128 of the scale.
+TEST_P(QuantizeRows, OutliersAreFine) {
+  const std::int64_t k = 320;
+  std::vector<float> x = gaussian(static_cast<std::size_t>(2 * k), 7);
+  x[5] = 60;       // row 0, block 0
+  x[k + 100] = -80;  // row 1, block 3
+  const QuantizedRows q = quantized(x, k);
+  for (std::int64_t t = 0; t < 2; ++t)
+    for (std::int64_t b = 0; b < q.blocks; ++b) {
+      const bool fine = q.fine[static_cast<std::size_t>(b * q.rows + t)] != 0;
+      EXPECT_EQ(fine, b == (t == 0 ? 0 : 3)) << "row " << t << ", block " << b;
+      const double scale = q.scale[static_cast<std::size_t>(t * q.blocks + b)];
+      for (std::int64_t i = b * 32; i < b * 32 + 32; ++i) {
+        const std::size_t at = static_cast<std::size_t>(t * q.stride + i);
+        EXPECT_TRUE(fine || q.low[at] == 0);
+        EXPECT_NEAR(scale * (q.q[at] + q.low[at] / 128.0), x[static_cast<std::size_t>(t * k + i)],
+                    scale * (fine ? 0.6 / 128 : 0.5001));
+      }
     }
 }
 

@@ -293,12 +293,17 @@ void store_elements(KvFormat format, const float* x, int n, std::byte* to, int s
       }
     } else {
       float largest = 0;
-      for (int i = first; i < end; ++i) largest = std::max(largest, std::fabs(x[i]));
-      const std::uint16_t scale = f32_to_f16(largest / 127);
+      bool finite = true;
+      for (int i = first; i < end; ++i) {
+        largest = std::max(largest, std::fabs(x[i]));
+        finite = finite && std::isfinite(x[i]);
+      }
+      // A block with an infinity or a NaN becomes NaN: the fault stays visible in the logits.
+      const std::uint16_t scale = f32_to_f16(finite ? largest / 127 : std::numeric_limits<float>::quiet_NaN());
       const float stored = f16_to_f32(scale), inverse = stored > 0 ? 1 / stored : 0;
       std::memcpy(scales + static_cast<std::size_t>(first / 32) * scale_step * 2, &scale, 2);
       for (int i = first; i < end; ++i) {
-        const float code = std::clamp(std::nearbyint(x[i] * inverse), -127.0f, 127.0f);
+        const float code = finite ? std::clamp(std::nearbyint(x[i] * inverse), -127.0f, 127.0f) : 0;
         to[static_cast<std::size_t>(i) * step] = static_cast<std::byte>(static_cast<std::int8_t>(code));
       }
     }

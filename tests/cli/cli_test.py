@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of the narrows program. Use: cli_test.py NAME, with NARROWS (the program), NARROWS_MODELS, NARROWS_BUILD and
 NARROWS_SOURCE in the environment. Exit status 77 means skipped. Python's standard library only."""
-import glob, json, os, pty, re, resource, select, signal, struct, subprocess, sys, tempfile, time, unittest
+import glob, json, os, pty, re, resource, select, signal, struct, subprocess, sys, tempfile, termios, time, unittest
 
 NARROWS = os.environ.get("NARROWS", "build/release/narrows")
 SOURCE = os.environ.get("NARROWS_SOURCE", ".")
@@ -331,6 +331,15 @@ class ChatTerminal(Case):
         text, self.seen = self.seen[:found.end()], self.seen[found.end():]
         return text
 
+    def prompt(self):
+        """Waits for the prompt. It appears a moment before the editor takes the terminal over: what is typed in between
+        is echoed twice, and Ctrl-C then would end the program."""
+        self.until(rb"> ")
+        end = time.monotonic() + 60
+        while termios.tcgetattr(self.terminal)[3] & termios.ICANON:
+            self.assertLess(time.monotonic(), end, "the editor did not start")
+            time.sleep(0.001)
+
     def send(self, text):
         os.write(self.terminal, text)
 
@@ -351,21 +360,21 @@ class ChatTerminal(Case):
 
     def test_ctrl_c_stops_the_answer(self):
         self.start("--temp", "0", "--ignore-eos")  # an answer without end
-        self.until(rb"> ")
+        self.prompt()
         self.send("Tell me a long story of a café.\n".encode())
         self.until(rb"caf\xc3\xa9\.\r\n")
         self.until(rb"\w+ \w+")
         self.send(b"\x03")
         self.until(rb"narrows: prompt \d+ tokens.*\r\n")
-        self.until(rb"> ")
+        self.prompt()
         self.send(b"/clear\n")
-        self.until(rb"> ")
+        self.prompt()
         self.send(b"\x1b[A\x1b[A\n")  # history: the first message again
         self.until(rb"caf\xc3\xa9\.\r\n")
         self.until(rb"\w+ \w+")
         self.send(b"\x03")
         self.until(rb"narrows: prompt \d+ tokens.*\r\n")
-        self.until(rb"> ")
+        self.prompt()
         self.send(b"\x03")
         self.assertEqual(self.ended(), 0)
 
@@ -373,7 +382,7 @@ class ChatTerminal(Case):
         for last in [b"\x04", b"/exit\n"]:
             self.start("-n", "4", "-p", "Hi")
             self.until(rb"narrows: prompt \d+ tokens.*\r\n")
-            self.until(rb"> ")
+            self.prompt()
             self.send(last)
             self.assertEqual(self.ended(), 0)
         self.start("-n", "4", "-st", "-p", "Hi")

@@ -69,7 +69,8 @@ TEST_F(Perplexity, IsWhatASessionGives) {
   EXPECT_EQ(result.tokens, scored);
   EXPECT_NEAR(result.log_likelihood, log_likelihood, 1e-9 * std::abs(log_likelihood));
   EXPECT_NEAR(result.perplexity, std::exp(-log_likelihood / static_cast<double>(scored)), 1e-9);
-  EXPECT_LT(result.perplexity, 1000);  // windows of 16 tokens give little context; a blind guess is 49152
+  // In float32, with transformers on the dequantized weights: 138.99. Short windows without BOS make it high.
+  EXPECT_NEAR(result.perplexity, 138.99, 0.02 * 138.99);
 }
 
 TEST_F(Perplexity, AgreesWithItself) {

@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "base/aligned.h"
 #include "kernels/dispatch.h"
 
 namespace narrows {
@@ -21,8 +22,8 @@ constexpr DType kTypes[] = {DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K,
 
 // A matrix whose every tile of 16 rows holds the same numbers: quick to make, and read no faster for it.
 struct Matrix {
-  AlignedVector<std::byte> data;
   WeightMatrix view;
+  LargeBuffer data{0};
 
   Matrix(DType dtype, std::int64_t rows, std::int64_t cols) : view{dtype, rows, cols, nullptr, nullptr} {
     std::mt19937 bits(1);
@@ -36,7 +37,7 @@ struct Matrix {
       tile.resize(packed_tile_bytes(dtype, cols));
       pack_tile({dtype, kTileRows, cols, rows16.data(), nullptr}, 0, tile.data());
     }
-    data.resize(static_cast<std::size_t>(view.tiles()) * tile.size());
+    data = LargeBuffer(static_cast<std::size_t>(view.tiles()) * tile.size());
     for (std::int64_t t = 0; t < view.tiles(); ++t)
       std::memcpy(data.data() + static_cast<std::size_t>(t) * tile.size(), tile.data(), tile.size());
     (is_packed_type(dtype) ? view.packed : view.data) = data.data();

@@ -1,5 +1,7 @@
 // A pool of threads for kernels: work is split statically, waiting costs about a microsecond.
 #pragma once
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -51,11 +53,16 @@ class ThreadPool {
   void dispatch(Call call, void* body);
   void wait_all();
   void work(int thread);
+  void keep_apart(int thread);
 
   const int size_;
-  alignas(64) std::atomic<std::uint32_t> job_{0};      // counts jobs; workers wait for it to change
-  alignas(64) std::atomic<int> arrived_{0};            // threads at the barrier
-  alignas(64) std::atomic<std::uint32_t> phase_{0};    // counts barriers
+  cpu_set_t allowed_;                                // cores that this process may run on
+  bool spread_;                                      // there is one for each thread
+  int spins_;                                        // turns of a waiting loop before it gives way
+  std::vector<std::atomic<int>> cores_;              // where each thread was last seen
+  alignas(64) std::atomic<std::uint32_t> job_{0};    // counts jobs; workers wait for it to change
+  alignas(64) std::atomic<int> arrived_{0};          // threads at the barrier
+  alignas(64) std::atomic<std::uint32_t> phase_{0};  // counts barriers
   Call call_ = nullptr;
   void* body_ = nullptr;
   bool stop_ = false;

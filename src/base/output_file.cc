@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "base/error.h"
 
@@ -52,8 +55,19 @@ void install_interrupt_handler() {
   for (int s : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(s, &action, nullptr);
 }
 
-OutputFile::OutputFile(const std::string& path)
-    : path_(path), temporary_(path + ".partial." + std::to_string(::getpid())) {
+OutputFile::OutputFile(const std::string& path) : path_(path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) {
+    // The file that a link points to is what is replaced, not the link.
+    const std::unique_ptr<char, decltype(&std::free)> target(::realpath(path.c_str(), nullptr), std::free);
+    if (!S_ISREG(status.st_mode) || !target) {
+      fd_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+      if (fd_ < 0) fail("{}: cannot open: {}", path, std::strerror(errno));
+      return;
+    }
+    path_ = target.get();
+  }
+  temporary_ = path_ + ".partial." + std::to_string(::getpid());
   slot_ = register_temporary(temporary_);
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) {
@@ -66,7 +80,7 @@ OutputFile::OutputFile(const std::string& path)
 OutputFile::~OutputFile() {
   if (fd_ >= 0) {
     ::close(fd_);
-    ::unlink(temporary_.c_str());
+    if (!temporary_.empty()) ::unlink(temporary_.c_str());
   }
   if (slot_ >= 0) slots[slot_].state.store(0);
 }
@@ -97,6 +111,10 @@ void OutputFile::commit() {
     fail("{}: cannot write: {}", path_, std::strerror(errno));
   const int fd = fd_;
   fd_ = -1;
+  if (temporary_.empty()) {
+    if (::close(fd) != 0) fail("{}: cannot write: {}", path_, std::strerror(errno));
+    return;
+  }
   if (::close(fd) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int error = errno;
     ::unlink(temporary_.c_str());

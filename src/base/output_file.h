@@ -1,4 +1,4 @@
-// A file that appears whole or not at all.
+// A file that appears whole or not at all, or a device or pipe that is written to as it stands.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -7,7 +7,9 @@
 namespace narrows {
 
 // Writes go to a temporary file beside `path`; commit() makes it durable and renames it into place. Without
-// commit() (an exception, or SIGINT/SIGTERM/SIGHUP when install_interrupt_handler() was called) it is removed.
+// commit() (an exception, or SIGINT/SIGTERM/SIGHUP when install_interrupt_handler() was called) it is
+// removed. A path that names a device, a pipe or a socket (/dev/null, /dev/stdout) is opened and written
+// straight to: a rename would replace the node itself.
 class OutputFile {
  public:
   explicit OutputFile(const std::string& path);
@@ -22,14 +24,15 @@ class OutputFile {
 
  private:
   void flush();
-  std::string path_, temporary_;
+  std::string path_, temporary_;  // temporary_ is empty when path_ is written straight to
   int fd_ = -1;
   int slot_ = -1;
   std::size_t written_ = 0;
   std::string buffer_;
 };
 
-// On SIGINT, SIGTERM and SIGHUP: removes every uncommitted OutputFile, then ends the process by the same signal.
+// On SIGINT, SIGTERM and SIGHUP: removes every uncommitted OutputFile, then ends the process by the same
+// signal.
 void install_interrupt_handler();
 
 }  // namespace narrows

@@ -1,6 +1,9 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -106,6 +109,54 @@ TEST(OutputFile, ReportsAFullDisk) {
       },
       ThrowsMessage<Error>(AllOf(HasSubstr(path), HasSubstr("No space left"))));
   EXPECT_TRUE(dir.empty());
+}
+
+TEST(OutputFile, ReplacesWhatALinkPointsTo) {
+  const TempDir dir;
+  const std::string target = dir.write("target", "old"), link = dir.file("link");
+  std::filesystem::create_symlink("target", link);
+  OutputFile file(link);
+  write(file, "new");
+  file.commit();
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(contents(target), "new");
+}
+
+TEST(OutputFile, WritesStraightToAPipe) {
+  const TempDir dir;
+  const std::string path = dir.file("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  {
+    OutputFile file(path);
+    write(file, "through");
+    file.commit();
+  }
+  char bytes[16];
+  EXPECT_EQ(::read(reader, bytes, sizeof bytes), 7);
+  { OutputFile abandoned(path); }
+  ::close(reader);
+  EXPECT_TRUE(std::filesystem::is_fifo(path));
+}
+
+// As root a rename would put a file in the place of the device.
+TEST(OutputFile, LeavesADeviceInItsPlace) {
+  const TempDir dir;
+  const std::string path = dir.file("full");
+  if (::mknod(path.c_str(), S_IFCHR | 0600, makedev(1, 7)) != 0)
+    GTEST_SKIP() << "devices can be made by root only";
+  const int opened = ::open(path.c_str(), O_WRONLY);
+  if (opened < 0) GTEST_SKIP() << "devices cannot be opened here";
+  ::close(opened);
+  EXPECT_THAT(
+      [&] {
+        OutputFile file(path);
+        write(file, "x");
+        file.commit();
+      },
+      ThrowsMessage<Error>(AllOf(HasSubstr(path), HasSubstr("No space left"))));
+  EXPECT_TRUE(std::filesystem::is_character_file(path));
 }
 
 TEST(OutputFile, LeavesNothingWhenInterrupted) {

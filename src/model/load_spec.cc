@@ -119,6 +119,8 @@ void read_common(const Keys& keys, ModelSpec& spec, RotaryLayout layout) {
   const std::vector<int> d_vo = keys.per_layer("attention.value_length", spec.layers, spec.d / heads[0]);
   const int dims = static_cast<int>(keys.integer_or("rope.dimension_count", d_qk[0], 2, kMostWidth));
   const double score_scale = keys.number_or("attention.scale", 0);
+  if (score_scale < 0)
+    fail("{}: {}: expected a number above 0, found {}", file.path(), keys.full("attention.scale"), score_scale);
   for (std::size_t i = 0; i < static_cast<std::size_t>(spec.layers); ++i) {
     LayerSpec layer;
     layer.heads = heads[i];
@@ -137,8 +139,11 @@ void read_common(const Keys& keys, ModelSpec& spec, RotaryLayout layout) {
            keys.full("rope.dimension_count"), layer.d_qk, dims);
     spec.layer.push_back(layer);
   }
-  spec.rotaries.push_back(make_rotary(layout, dims, keys.positive_or("rope.freq_base", 10000), read_scaling(keys),
-                                      read_rope_divisors(file, dims / 2)));
+  const double base = keys.positive_or("rope.freq_base", 10000);
+  const RotaryScaling scaling = read_scaling(keys);
+  if (scaling.type == "yarn" && base <= 1)  // its ramp divides by log(base)
+    fail("{}: {}: expected a number above 1 with YaRN scaling, found {}", file.path(), keys.full("rope.freq_base"), base);
+  spec.rotaries.push_back(make_rotary(layout, dims, base, scaling, read_rope_divisors(file, dims / 2)));
 }
 
 void read_llama(const Keys& keys, ModelSpec& spec) {

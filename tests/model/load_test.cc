@@ -182,11 +182,18 @@ TEST_F(Load, AbsurdNumbers) {
            {"llama.rope.freq_base", nan},
            {"llama.rope.freq_base", 0},
            {"llama.rope.freq_base", -1},
+           {"llama.attention.scale", -1},
            {"llama.rope.scaling.factor", 0},
            {"llama.rope.scaling.factor", infinity},
            {"llama.rope.scaling.yarn_beta_fast", -1},
            {"llama.attention.scale", nan}})
     expect_error([&](ModelFile& f) { f.set(key, value); }, key, "expected a");
+  expect_error(
+      [](ModelFile& f) {
+        f.set("llama.rope.scaling.type", std::string("yarn"));
+        f.set("llama.rope.freq_base", 1.0);
+      },
+      "llama.rope.freq_base", "above 1 with YaRN");
   expect_error([](ModelFile& f) { f.set("llama.rope.scaling.type", std::string("ntk")); },
                "llama.rope.scaling.type", "expected none, linear or yarn, found \"ntk\"");
   expect_error([](ModelFile& f) { f.set("llama.block_count", std::string("two")); }, "llama.block_count", "");

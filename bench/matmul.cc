@@ -1,16 +1,20 @@
-// Products with the matrices of one 7B-shaped layer (d 4096, d_ff 11008; synthetic weights): one token, where
-// memory sets the pace, and 512, where arithmetic does. A layer is larger than the caches in every type.
+// Products with the matrices of 7B-shaped layers (d 4096, d_ff 11008; synthetic weights): one token, where memory sets the
+// pace, with a stack of layers far larger than the caches; and 8 and 512 tokens with one layer, where arithmetic does. "of
+// read" is the share of the bandwidth at which as many threads plainly read memory, measured in the same run.
 #include "kernels/matmul.h"
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 
 #include "base/aligned.h"
+#include "base/bandwidth.h"
 #include "kernels/dispatch.h"
 
 namespace narrows {
@@ -44,30 +48,42 @@ struct Matrix {
   }
 };
 
-// q, k, v, output; gate, up; down.
-struct Layer {
+// Layers of q, k, v, output; gate, up; down: as many as fill kStackBytes.
+constexpr std::size_t kStackBytes = std::size_t{3} << 30, kLayerMatrices = 7;
+struct Stack {
   std::vector<Matrix> matrices;
-  explicit Layer(DType dtype) {
-    for (int i = 0; i < 4; ++i) matrices.emplace_back(dtype, kModel, kModel);
-    for (int i = 0; i < 2; ++i) matrices.emplace_back(dtype, kInner, kModel);
-    matrices.emplace_back(dtype, kModel, kInner);
+  explicit Stack(DType dtype) {
+    for (std::size_t bytes = 0; bytes < kStackBytes;) {
+      for (int i = 0; i < 4; ++i) matrices.emplace_back(dtype, kModel, kModel);
+      for (int i = 0; i < 2; ++i) matrices.emplace_back(dtype, kInner, kModel);
+      matrices.emplace_back(dtype, kModel, kInner);
+      for (std::size_t i = matrices.size() - kLayerMatrices; i < matrices.size(); ++i)
+        bytes += matrices[i].view.bytes_read();
+    }
   }
 };
 
 // The last one used, since benchmarks of one type follow each other.
-const Layer& layer_of(DType dtype) {
-  static std::unique_ptr<Layer> layer;
-  if (!layer || layer->matrices[0].view.dtype != dtype) {
-    layer.reset();
-    layer = std::make_unique<Layer>(dtype);
+const Stack& stack_of(DType dtype) {
+  static std::unique_ptr<Stack> stack;
+  if (!stack || stack->matrices[0].view.dtype != dtype) {
+    stack.reset();
+    stack = std::make_unique<Stack>(dtype);
   }
-  return *layer;
+  return *stack;
+}
+
+double read_bandwidth(int threads) {
+  static std::map<int, double> measured;
+  if (!measured.contains(threads)) measured[threads] = measure_read_bandwidth(threads);
+  return measured[threads];
 }
 
 void products(benchmark::State& state, DType dtype, const std::string& target, int threads,
               std::int64_t tokens) {
   set_dispatch_target(target);
-  const Layer& layer = layer_of(dtype);
+  const Stack& stack = stack_of(dtype);
+  const std::span<const Matrix> layers(stack.matrices.data(), tokens == 1 ? stack.matrices.size() : kLayerMatrices);
   ThreadPool pool(threads);
   std::mt19937 bits(2);
   std::normal_distribution<float> normal;
@@ -81,15 +97,14 @@ void products(benchmark::State& state, DType dtype, const std::string& target, i
   std::vector<TileScratch> scratch(static_cast<std::size_t>(threads));
 
   double bytes = 0, products = 0;
-  for (const Matrix& m : layer.matrices) {
+  for (const Matrix& m : layers) {
     bytes += static_cast<double>(m.view.bytes_read());
     products += static_cast<double>(m.view.rows * m.view.cols * tokens);
   }
   for (auto _ : state) {
-    for (const Matrix& m : layer.matrices)
-      pool.run([&](int thread) {
+    for (const Matrix& m : layers)
+      pool.share(m.view.tiles(), 1, [&](int thread, Range tiles) {
         const WeightMatrix& w = m.view;
-        const Range tiles = share_of(w.tiles(), thread, threads);
         if (is_packed_type(dtype))
           matmul_quantized(w, tiles, w.cols == kModel ? narrow : wide, {0, tokens}, nullptr, y.data(), w.rows,
                            scratch[static_cast<std::size_t>(thread)]);
@@ -105,13 +120,16 @@ void products(benchmark::State& state, DType dtype, const std::string& target, i
   };
   state.counters["GB/s"] = rate(bytes);
   state.counters["GMAC/s"] = rate(products);
+  if (tokens == 1)
+    state.counters["of read"] = benchmark::Counter(
+        bytes * static_cast<double>(state.iterations()) / read_bandwidth(threads), benchmark::Counter::kIsRate);
   set_dispatch_target("");
 }
 
 [[maybe_unused]] const bool registered = [] {
   for (const DType dtype : kTypes)
     for (const std::string& target : dispatch_targets())
-      for (const std::int64_t tokens : {1, 512})
+      for (const std::int64_t tokens : {1, 8, 512})
         for (const int threads : {1, 2})
           benchmark::RegisterBenchmark(
               fmt::format("{}/{}/tokens:{}/threads:{}", dtype_info(dtype).name, target, tokens, threads)

@@ -32,6 +32,14 @@ struct ChatMessage {
   std::string content;
 };
 
+// Time spent in one operation of the forward pass since profiling began.
+struct OperationCost {
+  std::string_view name;  // "q, k, v", "attention", "head", …
+  std::int64_t calls;
+  double seconds;
+  double bytes;           // weights and cache that it had to read, each counted once a call
+};
+
 class Model {
  public:
   // Loads a GGUF file (the first part of a split one). Throws Error: file missing, truncated or hostile, unknown
@@ -50,6 +58,10 @@ class Model {
   // Threads for the steps that follow; not while a step runs. 0: every core.
   virtual void set_threads(int threads) = 0;
   virtual int threads() const = 0;
+
+  // Starts (from zero) or stops the timing of operations; not while a step runs. It costs about 1 % of a decode step.
+  virtual void set_profiling(bool on) = 0;
+  virtual std::vector<OperationCost> operation_costs() const = 0;  // in the order of the forward pass
 
   // Text to ids and back. detokenize gives the exact bytes; control tokens give nothing unless show_special.
   virtual std::vector<TokenId> tokenize(std::string_view text, const TokenizeOptions& options = {}) const = 0;

@@ -11,6 +11,17 @@
 namespace narrows {
 
 inline constexpr std::size_t kCacheLine = 64;
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// Memory aligned to a cache line; from kHugePage bytes on, to huge pages where the system grants them: walking through
+// small pages would cost a look at the page table every 4 KB. Freed with std::free.
+inline void* allocate_aligned(std::size_t bytes) {
+  const std::size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
+  void* p = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (!p) throw std::bad_alloc();
+  if (alignment == kHugePage) ::madvise(p, bytes, MADV_HUGEPAGE);
+  return p;
+}
 
 template <typename T>
 struct AlignedAllocator {
@@ -19,9 +30,10 @@ struct AlignedAllocator {
   template <typename U>
   AlignedAllocator(const AlignedAllocator<U>&) {}
   T* allocate(std::size_t n) {
-    return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t{kCacheLine}));
+    if (n > static_cast<std::size_t>(-1) / 2 / sizeof(T)) throw std::bad_alloc();
+    return static_cast<T*>(allocate_aligned(n * sizeof(T)));
   }
-  void deallocate(T* p, std::size_t) { ::operator delete(p, std::align_val_t{kCacheLine}); }
+  void deallocate(T* p, std::size_t) { std::free(p); }
   template <typename U>
   bool operator==(const AlignedAllocator<U>&) const {
     return true;
@@ -32,18 +44,10 @@ struct AlignedAllocator {
 template <typename T>
 using AlignedVector = std::vector<T, AlignedAllocator<T>>;
 
-// A large uninitialised block on huge pages where the system grants them: reading weights through small pages would
-// cost a walk of the page table every 4 KB.
+// A large uninitialised block.
 class LargeBuffer {
  public:
-  explicit LargeBuffer(std::size_t bytes) {
-    constexpr std::size_t kHugePage = std::size_t{2} << 20;
-    const std::size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
-    size_ = (bytes + alignment - 1) / alignment * alignment;
-    data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, size_)));
-    if (!data_) throw std::bad_alloc();
-    if (alignment == kHugePage) ::madvise(data_.get(), size_, MADV_HUGEPAGE);
-  }
+  explicit LargeBuffer(std::size_t bytes) : data_(static_cast<std::byte*>(allocate_aligned(bytes))), size_(bytes) {}
   std::byte* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <memory>
 
+#include "base/aligned.h"
 #include "base/threads.h"
 
 namespace narrows {
@@ -29,7 +29,8 @@ std::uint64_t sum(const std::uint64_t* words, std::int64_t count) {
 double measure_read_bandwidth(int threads) {
   using Clock = std::chrono::steady_clock;
   ThreadPool pool(threads);
-  const std::unique_ptr<std::uint64_t[]> words(new std::uint64_t[kWords]);
+  const LargeBuffer buffer(kWords * sizeof(std::uint64_t));
+  std::uint64_t* words = reinterpret_cast<std::uint64_t*>(buffer.data());
   const auto share = [&](int thread) { return share_of(kWords, thread, pool.size(), 512); };
   // Each thread writes its own share first: pages must exist, and near the thread that reads them.
   pool.run([&](int thread) {

@@ -19,6 +19,29 @@ inline Range share_of(std::int64_t items, int part, int parts, std::int64_t grai
   return {begin < items ? begin : items, end < items ? end : items};
 }
 
+// Ranges of [0, items) for whoever asks next.
+class Shares {
+ public:
+  Shares(std::int64_t items, std::int64_t grain, int threads) : items_(items), grain_(grain), parts_(2 * threads) {}
+  bool next(Range& range) {
+    std::int64_t begin = next_.load(std::memory_order_relaxed);
+    for (;;) {
+      if (begin >= items_) return false;
+      const std::int64_t grains = (items_ - begin + grain_ - 1) / grain_;
+      std::int64_t end = begin + (grains + parts_ - 1) / parts_ * grain_;
+      if (end > items_) end = items_;
+      if (next_.compare_exchange_weak(begin, end, std::memory_order_relaxed)) {
+        range = {begin, end};
+        return true;
+      }
+    }
+  }
+
+ private:
+  const std::int64_t items_, grain_, parts_;
+  alignas(64) std::atomic<std::int64_t> next_{0};
+};
+
 class ThreadPool {
  public:
   // `threads` counts the calling thread; 1 means no helper threads. Values below 1 mean default_threads().
@@ -41,6 +64,21 @@ class ThreadPool {
       return;
     }
     dispatch([](void* b, int thread) { (*static_cast<std::remove_reference_t<Body>*>(b))(thread); }, &body);
+  }
+
+  // Calls body(thread, range) until the ranges have covered [0, items), each thread taking the next range when it is
+  // done with one: cores are seldom equally fast. Ranges begin at multiples of `grain` and shrink towards it. Which
+  // thread gets which is not determined: results must not depend on it.
+  template <typename Body>
+  void share(std::int64_t items, std::int64_t grain, Body&& body) {
+    if (size_ == 1 || items <= grain) {
+      if (items > 0) body(0, Range{0, items});
+      return;
+    }
+    Shares shares(items, grain, size_);
+    run([&](int thread) {
+      for (Range range; shares.next(range);) body(thread, range);
+    });
   }
 
   // Inside run(): waits until every thread has arrived. Writes made before it are seen after it.

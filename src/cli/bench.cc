@@ -24,18 +24,23 @@ struct BenchOptions {
   ModelOptions model;
   CacheOptions cache;
   std::int64_t prompt = 512, generate = 128;
-  std::vector<std::int64_t> depths{0};
+  std::vector<std::int64_t> depths{0}, parallel{1};
   int repetitions = 5;
+  bool profile = false;
   std::string file, output = "md";
 };
 
 // One row of the result.
 struct Test {
-  std::int64_t prompt = 0, generate = 0, depth = 0;
-  double bytes_per_token = 0;  // weights and cache that a step reads
+  std::int64_t prompt = 0, generate = 0, depth = 0, parallel = 1;
+  double bytes_per_token = 0;  // weights and cache that a step reads, over its tokens
   std::vector<double> seconds;
+  std::vector<OperationCost> costs;  // of all repetitions, with --profile
 
-  std::int64_t tokens() const { return prompt + generate; }
+  std::int64_t tokens() const { return prompt + generate * parallel; }
+  double steps() const {
+    return generate > 0 ? static_cast<double>(generate) : 1;
+  }  // forward passes a repetition
   double mean(auto&& value) const {
     double sum = 0;
     for (const double s : seconds) sum += value(s);
@@ -52,7 +57,8 @@ struct Test {
     return mean([&](double s) { return rate(s); });
   }
   std::string name() const {
-    const std::string what = generate > 0 ? fmt::format("tg{}", generate) : fmt::format("pp{}", prompt);
+    std::string what = generate > 0 ? fmt::format("tg{}", generate) : fmt::format("pp{}", prompt);
+    if (parallel > 1) what += fmt::format(" × {}", parallel);
     return depth > 0 ? fmt::format("{} @ d{}", what, depth) : what;
   }
 };
@@ -76,46 +82,95 @@ class Bench {
   }
 
   std::vector<Test> run() {
-    const std::int64_t works = (o_.prompt > 0) + (o_.generate > 0 ? std::ssize(o_.depths) : 0);
-    Progress progress("bench", works * o_.repetitions);
-    Session session(model_, {.context = needed_, .kv_type = kv_type_, .chunk = o_.cache.chunk()});
-    session.step(std::span(text_).first(std::min<std::size_t>(text_.size(), 16)));  // pages in, threads up
+    const std::int64_t tests =
+        (o_.prompt > 0) + (o_.generate > 0 ? std::ssize(o_.depths) * std::ssize(o_.parallel) : 0);
+    Progress progress("bench", tests * o_.repetitions);
+    add_sessions(1);
+    sessions_[0].step(part(0, std::min<std::int64_t>(std::ssize(text_), 16)));  // pages in, threads up
     std::int64_t done = 0;
-    std::vector<Test> tests;
-    if (o_.prompt > 0) {
-      Test& test = tests.emplace_back();
-      test.prompt = o_.prompt;
+    std::vector<Test> results;
+    const auto repeat = [&](Test& test, auto&& prepare, auto&& work) {
       for (int r = 0; r < o_.repetitions; ++r, progress.update(++done)) {
-        session.truncate(0);
-        test.seconds.push_back(time([&] { session.step(part(0, o_.prompt)); }));
+        prepare();
+        test.seconds.push_back(time([&] { work(); }));
       }
+      if (!o_.profile) return;  // in runs of its own: it costs a little time
+      for (int r = 0; r < o_.repetitions; ++r) {
+        prepare();
+        model_->set_profiling(true);
+        work();
+        const auto costs = model_->operation_costs();
+        model_->set_profiling(false);
+        if (test.costs.empty())
+          test.costs = costs;
+        else
+          for (std::size_t i = 0; i < costs.size(); ++i) {
+            test.costs[i].calls += costs[i].calls;
+            test.costs[i].seconds += costs[i].seconds;
+            test.costs[i].bytes += costs[i].bytes;
+          }
+      }
+    };
+    if (o_.prompt > 0) {
+      Test& test = results.emplace_back();
+      test.prompt = o_.prompt;
+      repeat(
+          test, [&] { sessions_[0].truncate(0); }, [&] { sessions_[0].step(part(0, o_.prompt)); });
     }
     for (const std::int64_t depth : o_.depths) {
       if (o_.generate == 0) break;
-      Test& test = tests.emplace_back();
-      test.generate = o_.generate;
-      test.depth = depth;
-      session.truncate(0);
-      if (depth > 0) session.step(part(0, depth));
-      double kv_bytes = 0;
-      for (int r = 0; r < o_.repetitions; ++r, progress.update(++done)) {
-        session.truncate(depth);
-        session.step(part(depth, 1));  // gives the first logits; not timed, as a prompt would give them
-        const auto before = static_cast<double>(session.kv_bytes_read());
-        test.seconds.push_back(time([&] { decode(session, depth + 1); }));
-        kv_bytes = (before + static_cast<double>(session.kv_bytes_read())) / 2;
+      for (const std::int64_t parallel : o_.parallel) {
+        Test& test = results.emplace_back();
+        test.generate = o_.generate;
+        test.depth = depth;
+        test.parallel = parallel;
+        add_sessions(parallel);
+        for (std::int64_t i = 0; i < parallel; ++i) {
+          sessions_[static_cast<std::size_t>(i)].truncate(0);
+          if (depth > 0) sessions_[static_cast<std::size_t>(i)].step(part(0, depth));
+        }
+        double before = 0, after = 0;
+        repeat(
+            test,
+            [&] {
+              for (std::int64_t i = 0; i < parallel; ++i) {
+                sessions_[static_cast<std::size_t>(i)].truncate(depth);
+                // gives the first logits; not timed, as a prompt would give them
+                sessions_[static_cast<std::size_t>(i)].step(part(depth, 1));
+              }
+              before = cache_bytes(parallel);
+            },
+            [&] { decode(parallel, depth + 1); });
+        after = cache_bytes(parallel);
+        test.bytes_per_token =
+            (static_cast<double>(model_->weight_bytes_per_token()) + (before + after) / 2) /
+            static_cast<double>(parallel);
       }
-      test.bytes_per_token = static_cast<double>(model_->weight_bytes_per_token()) + kv_bytes;
     }
-    return tests;
+    return results;
   }
 
   const Model& model() const { return *model_; }
 
  private:
+  void add_sessions(std::int64_t count) {
+    while (std::ssize(sessions_) < count)
+      sessions_.emplace_back(
+          model_, SessionOptions{.context = needed_, .kv_type = kv_type_, .chunk = o_.cache.chunk()});
+  }
+  double cache_bytes(std::int64_t sessions) const {
+    double bytes = 0;
+    for (std::int64_t i = 0; i < sessions; ++i)
+      bytes += static_cast<double>(sessions_[static_cast<std::size_t>(i)].kv_bytes_read());
+    return bytes;
+  }
   // Steps one token after another, without choosing any: as llama-bench does.
-  void decode(Session& session, std::int64_t at) {
-    for (const TokenId id : part(at, o_.generate)) session.step(id);
+  void decode(std::int64_t parallel, std::int64_t at) {
+    std::vector<BatchItem> batch(static_cast<std::size_t>(parallel));
+    for (std::int64_t n = 0; n < o_.generate; ++n) {
+      for (std::size_t i = 0; i < batch.size(); ++i) batch[i] = {&sessions_[i], part(at + n, 1)};
+      step(batch);
+    }
   }
   std::span<const TokenId> part(std::int64_t begin, std::int64_t size) const {
     return std::span(text_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
@@ -130,6 +185,7 @@ class Bench {
   const BenchOptions& o_;
   KvType kv_type_;
   std::shared_ptr<Model> model_;
+  std::vector<Session> sessions_;
   std::int64_t needed_ = 0;
   std::vector<TokenId> text_;
 };
@@ -158,6 +214,7 @@ Json as_json(const Test& test, const BenchOptions& o, const Model& model, const 
             {"n_prompt", test.prompt},
             {"n_gen", test.generate},
             {"n_depth", test.depth},
+            {"n_parallel", test.parallel},
             {"test_time", fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))},
             {"avg_ns", ns(test.mean([](double s) { return s; }))},
             {"stddev_ns", ns(test.deviation([](double s) { return s; }))},
@@ -171,6 +228,15 @@ Json as_json(const Test& test, const BenchOptions& o, const Model& model, const 
   if (test.generate > 0) {
     json["bytes_per_token"] = std::llround(test.bytes_per_token);
     json["bandwidth_fraction"] = test.bytes_per_token * test.mean_rate() / bandwidth;
+  }
+  if (!test.costs.empty()) {
+    Json& operations = json["operations"] = Json::array();
+    const double steps = test.steps() * static_cast<double>(o.repetitions);
+    for (const OperationCost& cost : test.costs)
+      operations.push_back({{"operation", cost.name},
+                            {"calls_per_step", static_cast<double>(cost.calls) / steps},
+                            {"seconds_per_step", cost.seconds / steps},
+                            {"bytes_per_step", cost.bytes / steps}});
   }
   return json;
 }
@@ -218,6 +284,29 @@ std::string as_markdown(const std::vector<Test>& tests, const Json& rows) {
   return text;
 }
 
+// Where the time of a step goes: a table for each test.
+std::string profile_tables(const std::vector<Test>& tests, const BenchOptions& o) {
+  std::string text;
+  for (const Test& test : tests) {
+    if (test.costs.empty()) continue;
+    const double steps = test.steps() * static_cast<double>(o.repetitions);
+    double total = 0;
+    for (const OperationCost& cost : test.costs) total += cost.seconds;
+    text += fmt::format(
+        "\n| {}: operation | calls | µs | share | bytes read | GB/s |\n| --- | ---: | ---: | ---: | ---: | "
+        "---: |\n",
+        test.name());
+    for (const OperationCost& cost : test.costs)
+      if (cost.calls > 0)
+        text += fmt::format("| {} | {:.0f} | {:.1f} | {:.1f} % | {} | {} |\n", cost.name,
+                            static_cast<double>(cost.calls) / steps, cost.seconds / steps * 1e6,
+                            cost.seconds / total * 100, cost.bytes > 0 ? human_bytes(cost.bytes / steps) : "",
+                            cost.bytes > 0 ? fmt::format("{:.1f}", cost.bytes / cost.seconds / 1e9) : "");
+    text += fmt::format("| together | | {:.1f} | | | |\n", total / steps * 1e6);
+  }
+  return text;
+}
+
 void bench(const BenchOptions& o) {
   Bench bench(o);
   const std::vector<Test> tests = bench.run();
@@ -227,7 +316,7 @@ void bench(const BenchOptions& o) {
   for (const Test& test : tests) rows.push_back(as_json(test, o, bench.model(), description, bandwidth));
   print(o.output == "json"  ? rows.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
         : o.output == "csv" ? as_csv(rows)
-                            : as_markdown(tests, rows));
+                            : as_markdown(tests, rows) + profile_tables(tests, o));
 }
 
 }  // namespace
@@ -251,6 +340,16 @@ void add_bench(CLI::App& program) {
       ->allow_extra_args(false)
       ->take_all()
       ->check(count);
+  command
+      ->add_option("--np,--parallel", o->parallel,
+                   "Sequences that generate together (default 1); a list: a test each")
+      ->type_name("N,N")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->take_all()
+      ->check(range(1, 4096));
+  command->add_flag("--profile", o->profile,
+                    "Run each test again and tell what each operation of a step takes (md and json)");
   command->add_option("-r,--repetitions", o->repetitions, "Repetitions of each test (default 5)")
       ->type_name("N")
       ->check(range(1, 100000));

@@ -19,9 +19,9 @@ namespace {
 
 // llama.cpp's flags of several letters after one dash. The parser takes "-ngl" for "-n gl": such flags get a
 // second dash on their way in, and lose it again in help.
-constexpr std::array<std::string_view, 20> kShort{"cnv", "no-cnv", "sys", "st",   "ngl", "fa", "ub",
-                                                  "ctk", "ctv",    "tb",  "nkvo", "kvo", "mg", "ts",
-                                                  "sm",  "dev",    "mmp", "co",   "ot",  "dt"};
+constexpr std::array<std::string_view, 21> kShort{"cnv", "no-cnv", "sys", "st",  "ngl",  "fa",  "ub",
+                                                  "ctk", "ctv",    "tb",  "np",  "nkvo", "kvo", "mg",
+                                                  "ts",  "sm",     "dev", "mmp", "co",   "ot",  "dt"};
 
 bool is_short(std::string_view name) { return std::find(kShort.begin(), kShort.end(), name) != kShort.end(); }
 

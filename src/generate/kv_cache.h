@@ -1,8 +1,11 @@
 // Dense attention: every key and value is kept, in pages.
 #pragma once
+#include <array>
+#include <span>
 #include <vector>
 
 #include "base/aligned.h"
+#include "base/slab_pool.h"
 #include "kernels/attention.h"
 #include "model/attention_policy.h"
 
@@ -12,7 +15,7 @@ namespace narrows {
 struct LayerPages {
   KvShape shape;
   int window = 0;
-  std::vector<AlignedVector<std::byte>> pages;  // [page]; empty: not held
+  std::vector<std::byte*> pages;  // [page]; nullptr: not held
 };
 
 class DenseCache final : public SequenceCache {
@@ -30,6 +33,9 @@ class DenseCache final : public SequenceCache {
   LayerPages& layer(int index) { return layers_[static_cast<std::size_t>(index)]; }
 
  private:
+  void give_back(LayerPages& layer, std::size_t page);
+
+  SlabPool pool_;
   std::vector<LayerPages> layers_;
   std::int64_t length_ = 0;
   std::int64_t first_kept_ = 0;  // positions before this are gone from some layer
@@ -41,20 +47,45 @@ std::size_t dense_cache_bytes(const ModelSpec& spec, KvFormat format, std::int64
 class DenseAttention final : public AttentionPolicy {
  public:
   DenseAttention(const ModelSpec& spec, KvFormat format);  // spec must outlive it
-  ~DenseAttention() override;
   std::unique_ptr<SequenceCache> new_sequence() const override;
   void begin(const Batch& batch) override;
   void end(const Batch& batch) override;
   void attend(int layer, ThreadPool& pool, const Batch& batch, const float* qkv, float* out) override;
 
  private:
-  struct Tile;
+  // Up to kMostQueryRows queries of one run that share a KV head.
+  struct Tile {
+    const LayerPages* layer;
+    int kv_head, count;
+    std::array<QueryRow, kMostQueryRows> queries;
+    std::array<float*, kMostQueryRows> out;
+    std::int64_t first_page, end_page;
+  };
+  // A tile's work at one page, and the merging of one of its rows: `state` is its first one in states_.
+  struct PageItem {
+    const Tile* tile;
+    std::int64_t page;
+    std::size_t state;
+  };
+  struct RowItem {
+    const Tile* tile;
+    int row;
+    std::size_t state;
+  };
+
+  void make_tiles(int layer, const Batch& batch, const float* qkv, float* out);
+  void attend_tiles(const LayerSpec& layer, ThreadPool& pool);
+  void attend_pages(const LayerSpec& layer, ThreadPool& pool);
+  void attend_page_of(const LayerSpec& layer, const Tile& tile, std::int64_t page, std::span<AttentionState> into) const;
 
   const ModelSpec& spec_;
   KvFormat format_;
   std::vector<float> alibi_slopes_;  // [heads of a layer] where positions are ALiBi
-  std::vector<Tile> tiles_;          // of the layer at hand
-  AlignedVector<float> partial_;     // out of each state
+  // Of the layer at hand:
+  std::vector<Tile> tiles_;
+  std::vector<PageItem> pages_;
+  std::vector<RowItem> rows_;
+  AlignedVector<float> partial_;  // out of each state
   std::vector<AttentionState> states_;
 };
 

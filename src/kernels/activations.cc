@@ -48,14 +48,13 @@ HWY_INLINE void QuantizeBlock(const float* x, float scale, bool fine, std::int8_
     const VI codes = hn::Max(hn::Min(hn::NearestInt(hn::Mul(v, inverse)), most), hn::Neg(most));
     hn::Store(hn::DemoteTo(d8, codes), d8, q + i);
     sums[i / 16] += hn::GetLane(hn::SumOfLanes(di, codes));
-    VI rest = hn::Zero(di);
-    if (fine) {
-      rest = hn::NearestInt(hn::Mul(hn::NegMulAdd(hn::ConvertTo(df, codes), step, v), low_inverse));
-      rest = hn::Max(hn::Min(rest, most), hn::Neg(most));
-    }
+    if (!fine) continue;
+    VI rest = hn::NearestInt(hn::Mul(hn::NegMulAdd(hn::ConvertTo(df, codes), step, v), low_inverse));
+    rest = hn::Max(hn::Min(rest, most), hn::Neg(most));
     hn::Store(hn::DemoteTo(d8, rest), d8, low + i);
     low_sums[i / 16] += hn::GetLane(hn::SumOfLanes(di, rest));
   }
+  if (!fine) std::memset(low, 0, 32);
 }
 
 void QuantizeRows(const float* x, std::int64_t stride, Range range, QuantizedRows& out) {
@@ -63,7 +62,8 @@ void QuantizeRows(const float* x, std::int64_t stride, Range range, QuantizedRow
   constexpr std::int64_t lanes = static_cast<std::int64_t>(hn::MaxLanes(DF()));
   for (std::int64_t t = range.begin; t < range.end; ++t) {
     const float threshold = kFineThreshold * RootMeanSquare(x + t * stride, out.k);
-    for (std::int64_t b = 0; b < out.blocks; ++b) {
+    std::int64_t at = out.first_block(t), at16 = out.first_block(t, 2);
+    for (std::int64_t b = 0; b < out.blocks; ++b, at += out.together, at16 += 2 * out.together) {
       const float* source = x + t * stride + b * 32;
       alignas(64) float last[32] = {};
       if (const std::int64_t left = out.k - b * 32; left < 32) {
@@ -76,11 +76,9 @@ void QuantizeRows(const float* x, std::int64_t stride, Range range, QuantizedRow
       // Smaller blocks are as good as zero, and their scales would become subnormal.
       const float scale = largest > 1e-30f ? largest / 127.0f : 0.0f;
       const bool fine = largest > threshold && scale > 0;
-      const std::int64_t at = t * out.blocks + b;
       std::int32_t sums[2] = {0, 0}, low_sums[2] = {0, 0};
-      QuantizeBlock(source, scale, fine, out.q.data() + t * out.stride + b * 32,
-                    out.low.data() + t * out.stride + b * 32, sums, low_sums);
-      out.fine[b * out.rows + t] = fine;
+      QuantizeBlock(source, scale, fine, out.q.data() + at * 32, out.low.data() + at * 32, sums, low_sums);
+      out.fine[at] = fine;
       out.scale[at] = scale;
       const auto scaled = [&](std::int32_t sum, std::int32_t low_sum) {
         return scale * (static_cast<float>(sum) + static_cast<float>(low_sum) / 128.0f);
@@ -89,9 +87,10 @@ void QuantizeRows(const float* x, std::int64_t stride, Range range, QuantizedRow
       out.low_sum32[at] = low_sums[0] + low_sums[1];
       out.scaled_sum32[at] = scaled(sums[0] + sums[1], low_sums[0] + low_sums[1]);
       for (int s = 0; s < 2; ++s) {
-        out.sum16[2 * at + s] = sums[s];
-        out.low_sum16[2 * at + s] = low_sums[s];
-        out.scaled_sum16[2 * at + s] = scaled(sums[s], low_sums[s]);
+        const std::int64_t half = at16 + s * out.together;
+        out.sum16[half] = sums[s];
+        out.low_sum16[half] = low_sums[s];
+        out.scaled_sum16[half] = scaled(sums[s], low_sums[s]);
       }
     }
   }
@@ -109,20 +108,21 @@ void QuantizedRows::resize(std::int64_t new_rows, std::int64_t new_k) {
   rows = new_rows;
   k = new_k;
   blocks = (k + 31) / 32;
-  stride = blocks * 32 + 64;
-  const auto grow = [](auto& v, std::int64_t n) {
-    if (static_cast<std::int64_t>(v.size()) < n) v.resize(static_cast<std::size_t>(n));
+  together = rows > 8 ? 16 : rows > 4 ? 8 : std::max<std::int64_t>(rows, 1);
+  const std::int64_t n = (rows + together - 1) / together * together * blocks;
+  const auto grow = [](auto& v, std::int64_t size) {
+    if (static_cast<std::int64_t>(v.size()) < size) v.resize(static_cast<std::size_t>(size));
   };
-  grow(q, rows * stride);
-  grow(low, rows * stride);
-  grow(fine, rows * blocks);
-  grow(scale, rows * blocks);
-  grow(sum32, rows * blocks);
-  grow(low_sum32, rows * blocks);
-  grow(scaled_sum32, rows * blocks);
-  grow(sum16, rows * blocks * 2);
-  grow(low_sum16, rows * blocks * 2);
-  grow(scaled_sum16, rows * blocks * 2);
+  grow(q, n * 32);
+  grow(low, n * 32);
+  grow(fine, n);
+  grow(scale, n);
+  grow(sum32, n);
+  grow(low_sum32, n);
+  grow(scaled_sum32, n);
+  grow(sum16, n * 2);
+  grow(low_sum16, n * 2);
+  grow(scaled_sum16, n * 2);
 }
 
 void quantize_rows(const float* x, std::int64_t stride, Range range, QuantizedRows& out) {

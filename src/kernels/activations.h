@@ -17,21 +17,26 @@ namespace narrows {
 // The sums over 16 or 32 elements multiply what weights subtract from their codes.
 inline constexpr float kFineThreshold = 4.0f;
 
+// Blocks of up to 16 rows lie together, so that a kernel with several tokens walks through memory in one direction.
 struct QuantizedRows {
   std::int64_t rows = 0, k = 0, blocks = 0;
-  std::int64_t stride = 0;               // bytes between rows of q; not a power of two, which would crowd cache sets
-  AlignedVector<std::int8_t> q;          // [rows][stride]
-  AlignedVector<std::int8_t> low;        // [rows][stride]      zeros in blocks that are not fine
-  AlignedVector<std::uint8_t> fine;      // [blocks][rows]      1 or 0
-  AlignedVector<float> scale;            // [rows][blocks]
-  AlignedVector<std::int32_t> sum32;     // [rows][blocks]      of q
-  AlignedVector<std::int32_t> low_sum32; // [rows][blocks]      of low
-  AlignedVector<float> scaled_sum32;     // [rows][blocks]      scale · (sum + low sum / 128)
-  AlignedVector<std::int32_t> sum16;     // [rows][2 · blocks]  the same over 16 elements
+  std::int64_t together = 1;             // rows of a group: 16; 8 where there are 5 to 8; or all where there are fewer
+  AlignedVector<std::int8_t> q;          // [groups][blocks][together][32]
+  AlignedVector<std::int8_t> low;        // the same; zeros in blocks that are not fine
+  AlignedVector<std::uint8_t> fine;      // [groups][blocks][together]  1 or 0
+  AlignedVector<float> scale;            // the same
+  AlignedVector<std::int32_t> sum32;     // the same; of q
+  AlignedVector<std::int32_t> low_sum32; // the same; of low
+  AlignedVector<float> scaled_sum32;     // the same; scale · (sum + low sum / 128)
+  AlignedVector<std::int32_t> sum16;     // [groups][2 · blocks][together]  as the last three, over 16 elements
   AlignedVector<std::int32_t> low_sum16;
   AlignedVector<float> scaled_sum16;
 
   void resize(std::int64_t rows, std::int64_t k);
+  // Where the first block of a row is, in units of blocks (per_block 1) or halves (2); the next one is `together` on.
+  std::int64_t first_block(std::int64_t row, int per_block = 1) const {
+    return row / together * together * blocks * per_block + row % together;
+  }
 };
 
 // Quantizes rows [range.begin, range.end) of x (row t at x + t·stride), rounding to nearest.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/aligned.h"
 #include "formats/dtype.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -102,50 +103,87 @@ HWY_NOINLINE void Scores(const std::byte* keys, std::size_t group_bytes, int d, 
     ScoreKeys<E, kRows, kVectors>(keys, group_bytes, d, q, key, scores);
 }
 
-// Turns a row's scores into exp(score - max), 0 for positions not seen. Positions are relative to the page.
+// 2^x for x ≤ 0, to 1e-7 of its value; 2^-126 below that; NaN for NaN.
+HWY_INLINE VF Exp2(VF x) {
+  const DF df;
+  const DI di;
+  x = hn::Max(hn::Set(df, -126.0f), x);  // in this order NaN stays
+  const VF shift = hn::Set(df, 12582912.0f), shifted = hn::Add(x, shift);  // 1.5 · 2^23: the last bits hold round(x)
+  const VF r = hn::Sub(x, hn::Sub(shifted, shift));
+  VF p = hn::Set(df, 0.00015353362f);
+  p = hn::MulAdd(p, r, hn::Set(df, 0.0013398875f));
+  p = hn::MulAdd(p, r, hn::Set(df, 0.009618437f));
+  p = hn::MulAdd(p, r, hn::Set(df, 0.055503324f));
+  p = hn::MulAdd(p, r, hn::Set(df, 0.24022648f));
+  p = hn::MulAdd(p, r, hn::Set(df, 0.6931472f));
+  p = hn::MulAdd(p, r, hn::Set(df, 1.0f));
+  return hn::BitCast(df, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
+}
+
+constexpr float kLog2E = 1.44269504f;
+
+// Turns a row's products into 2^(score - max), scores in units of log 2; 0 for positions not seen. Positions are
+// relative to the page.
 HWY_INLINE void Softmax(float* scores, int first, int end, const ScoreRule& rule, float slope, int last,
                         AttentionState& state) {
   const DF df;
   const DI di;
+  constexpr int kParts = 16 / kLanes;
+  const VF scale = hn::Set(df, rule.scale * kLog2E);
+  VF sums[kParts];
+  for (auto& sum : sums) sum = hn::Zero(df);
+  if (first == 0 && end == kPageTokens && rule.soft_cap == 0 && slope == 0) {
+    VF most = hn::Set(df, -kInfinity);
+    for (int at = 0; at < kPageTokens; at += kLanes) most = hn::Max(most, hn::Mul(hn::Load(df, scores + at), scale));
+    state.max = hn::GetLane(hn::MaxOfLanes(df, most));
+    const VF max = hn::Set(df, state.max);
+    for (int at = 0; at < kPageTokens; at += 16)
+      for (int p = 0; p < kParts; ++p) {
+        float* s = scores + at + p * kLanes;
+        const VF e = Exp2(hn::Sub(hn::Mul(hn::Load(df, s), scale), max));
+        sums[p] = hn::Add(sums[p], e);
+        hn::Store(e, df, s);
+      }
+    state.sum = Reduce16(sums);
+    return;
+  }
   const int from = first / 16 * 16, to = (end + 15) / 16 * 16;
-  const VF scale = hn::Set(df, rule.scale);
   const auto seen = [&](int at) HWY_ATTR {
     const VI position = hn::Iota(di, at);
     return hn::RebindMask(df, hn::And(hn::Gt(position, hn::Set(di, first - 1)), hn::Lt(position, hn::Set(di, end))));
   };
   VF most = hn::Set(df, -kInfinity);
   for (int at = from; at < to; at += kLanes) {
-    VF s = hn::Mul(hn::Load(df, scores + at), scale);
+    VF s = hn::Load(df, scores + at);
     if (rule.soft_cap > 0) {
       const VF cap = hn::Set(df, rule.soft_cap);
-      s = hn::Mul(cap, hn::Tanh(df, hn::Div(s, cap)));
+      s = hn::Mul(hn::Mul(cap, hn::Tanh(df, hn::Div(hn::Mul(s, hn::Set(df, rule.scale)), cap))), hn::Set(df, kLog2E));
+    } else {
+      s = hn::Mul(s, scale);
     }
     if (slope != 0)
-      s = hn::MulAdd(hn::Set(df, slope), hn::ConvertTo(df, hn::Sub(hn::Iota(di, at), hn::Set(di, last))), s);
+      s = hn::MulAdd(hn::Set(df, slope * kLog2E), hn::ConvertTo(df, hn::Sub(hn::Iota(di, at), hn::Set(di, last))), s);
     s = hn::IfThenElse(seen(at), s, hn::Set(df, -kInfinity));
     most = hn::Max(most, s);
     hn::Store(s, df, scores + at);
   }
   state.max = hn::GetLane(hn::MaxOfLanes(df, most));
   const VF max = hn::Set(df, state.max);
-  constexpr int kParts = 16 / kLanes;
-  VF sums[kParts];
-  for (auto& sum : sums) sum = hn::Zero(df);
   for (int at = 0; at < kPageTokens; at += 16)
     for (int p = 0; p < kParts; ++p) {
       const int i = at + p * kLanes;
       VF e = hn::Zero(df);
-      if (at >= from && at < to)
-        e = hn::IfThenElseZero(seen(i), hn::Exp(df, hn::Sub(hn::Load(df, scores + i), max)));
+      if (at >= from && at < to) e = hn::IfThenElseZero(seen(i), Exp2(hn::Sub(hn::Load(df, scores + i), max)));
       sums[p] = hn::Add(sums[p], e);
       hn::Store(e, df, scores + i);
     }
   state.sum = Reduce16(sums);
 }
 
-// out[r][dimension …] = Σ weight[r][key] · value[key][dimension …] over keys in ascending order.
+// out[r][dimension …] = Σ weight[r][key] · value[key][dimension …] over keys in ascending order. scales: of each key's
+// blocks, for types that have them.
 template <class E, int kRows, int kVectors>
-HWY_INLINE void ValueSlice(const typename E::Stored* values, int stride, const std::byte* scales, int blocks,
+HWY_INLINE void ValueSlice(const typename E::Stored* values, int stride, const float* scales, int blocks,
                            const float* weights, int begin, int end, int dimension, AttentionState* states) {
   const DF df;
   VF acc[kRows][kVectors];
@@ -153,19 +191,14 @@ HWY_INLINE void ValueSlice(const typename E::Stored* values, int stride, const s
     for (auto& part : row) part = hn::Zero(df);
   for (int key = begin; key < end; ++key) {
     VF v[kVectors];
-    for (int i = 0; i < kVectors; ++i) v[i] = E::Load(values + key * stride + dimension + i * kLanes);
+    for (int i = 0; i < kVectors; ++i) {
+      v[i] = E::Load(values + key * stride + dimension + i * kLanes);
+      if constexpr (E::kBlock > 0)
+        v[i] = hn::Mul(v[i], hn::Set(df, scales[key * blocks + (dimension + i * kLanes) / E::kBlock]));
+    }
     for (int r = 0; r < kRows; ++r) {
       const VF weight = hn::Set(df, weights[r * kPageTokens + key]);
-      for (int i = 0; i < kVectors; ++i) {
-        VF w = weight;
-        if constexpr (E::kBlock > 0) {
-          const int block = (dimension + i * kLanes) / E::kBlock;
-          std::uint16_t half;
-          std::memcpy(&half, scales + (static_cast<std::size_t>(key) * blocks + block) * 2, 2);
-          w = hn::Mul(weight, hn::Set(df, f16_to_f32(half)));
-        }
-        acc[r][i] = hn::MulAdd(w, v[i], acc[r][i]);
-      }
+      for (int i = 0; i < kVectors; ++i) acc[r][i] = hn::MulAdd(weight, v[i], acc[r][i]);
     }
   }
   for (int r = 0; r < kRows; ++r)
@@ -177,7 +210,16 @@ HWY_NOINLINE void Values(const std::byte* values, int padded, int blocks, const 
                          AttentionState* states) {
   constexpr int kVectors = kRows >= 6 ? 1 : kRows >= 3 ? 2 : 4;
   const auto* data = reinterpret_cast<const typename E::Stored*>(values);
-  const std::byte* scales = values + static_cast<std::size_t>(kPageTokens) * padded * sizeof(typename E::Stored);
+  const float* scales = nullptr;
+  if constexpr (E::kBlock > 0) {
+    static thread_local AlignedVector<float> floats;
+    const int count = end * blocks, room = kPageTokens * blocks;  // a multiple of every vector
+    if (static_cast<int>(floats.size()) < room) floats.resize(static_cast<std::size_t>(room));
+    const auto* halves =
+        reinterpret_cast<const hwy::float16_t*>(values + static_cast<std::size_t>(kPageTokens) * padded);
+    for (int i = 0; i < count; i += kLanes) hn::Store(ElementF16::Load(halves + i), DF(), floats.data() + i);
+    scales = floats.data();
+  }
   int dimension = 0;
   for (; dimension + kVectors * kLanes <= padded; dimension += kVectors * kLanes)
     ValueSlice<E, kRows, kVectors>(data, padded, scales, blocks, weights, begin, end, dimension, states);
@@ -251,6 +293,26 @@ void AttendPage(const KvShape& shape, const std::byte* page, int kv_head, std::i
   }
 }
 
+void ToHalf(const float* x, std::uint16_t* to, int n) {
+  int i = 0;
+#if HWY_TARGET != HWY_SSE4  // which has no instruction for it
+  for (; i + kLanes <= n; i += kLanes)
+    hn::StoreU(hn::DemoteTo(hn::Rebind<hwy::float16_t, DF>(), hn::LoadU(DF(), x + i)), hn::Rebind<hwy::float16_t, DF>(),
+               reinterpret_cast<hwy::float16_t*>(to + i));
+#endif
+  for (; i < n; ++i) to[i] = f32_to_f16(x[i]);
+}
+
+// running · mine + page · theirs, of n elements.
+void Blend(float* running, float mine, const float* page, float theirs, int n) {
+  const DF df;
+  const VF a = hn::Set(df, mine), b = hn::Set(df, theirs);
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    hn::StoreU(hn::Add(hn::Mul(hn::LoadU(df, running + i), a), hn::Mul(hn::LoadU(df, page + i), b)), df, running + i);
+  for (; i < n; ++i) running[i] = running[i] * mine + page[i] * theirs;
+}
+
 }  // namespace narrows::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -258,6 +320,8 @@ HWY_AFTER_NAMESPACE();
 namespace narrows {
 
 HWY_EXPORT(AttendPage);
+HWY_EXPORT(ToHalf);
+HWY_EXPORT(Blend);
 
 void attend_page(const KvShape& shape, const std::byte* page, int kv_head, std::int64_t page_start,
                  const ScoreRule& rule, std::span<const QueryRow> rows, std::span<AttentionState> states) {
@@ -287,9 +351,12 @@ void store_elements(KvFormat format, const float* x, int n, std::byte* to, int s
     if (format == KvFormat::F32) {
       for (int i = first; i < end; ++i) std::memcpy(to + static_cast<std::size_t>(i) * step * 4, x + i, 4);
     } else if (format == KvFormat::F16) {
-      for (int i = first; i < end; ++i) {
-        const std::uint16_t half = f32_to_f16(x[i]);
-        std::memcpy(to + static_cast<std::size_t>(i) * step * 2, &half, 2);
+      std::uint16_t halves[32];
+      HWY_DYNAMIC_DISPATCH(ToHalf)(x + first, halves, end - first);
+      if (step == 1) {
+        std::memcpy(to + static_cast<std::size_t>(first) * 2, halves, static_cast<std::size_t>(end - first) * 2);
+      } else {
+        for (int i = first; i < end; ++i) std::memcpy(to + static_cast<std::size_t>(i) * step * 2, halves + i - first, 2);
       }
     } else {
       float largest = 0;
@@ -338,11 +405,13 @@ void merge_attention(AttentionState& running, const AttentionState& page, int d_
     std::copy_n(page.out, d_vo, running.out);
     return;
   }
+  // One of the two factors is 1.
   const float max = std::max(running.max, page.max);
-  const float mine = std::exp(running.max - max), theirs = std::exp(page.max - max);
+  const float mine = running.max == max ? 1.0f : std::exp2(running.max - max);
+  const float theirs = page.max == max ? 1.0f : std::exp2(page.max - max);
   running.max = max;
   running.sum = running.sum * mine + page.sum * theirs;
-  for (int i = 0; i < d_vo; ++i) running.out[i] = running.out[i] * mine + page.out[i] * theirs;
+  HWY_DYNAMIC_DISPATCH(Blend)(running.out, mine, page.out, theirs, d_vo);
 }
 
 void finish_attention(const AttentionState& running, float* out, int d_vo) {

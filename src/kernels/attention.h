@@ -33,8 +33,7 @@ struct KvShape {
   std::size_t page_bytes() const { return static_cast<std::size_t>(kv_heads) * head_bytes(); }
 };
 
-// Writes one position's keys ([kv_heads][d_qk]) and values ([kv_heads][d_vo]). `page` is 64-byte aligned and was zero
-// at first.
+// Writes one position's keys ([kv_heads][d_qk]) and values ([kv_heads][d_vo]). `page` is 64-byte aligned.
 void store_kv(const KvShape& shape, std::byte* page, std::int64_t slot, const float* keys, const float* values);
 
 // How scores come from products of query and key.
@@ -50,7 +49,7 @@ struct QueryRow {
   float alibi_slope = 0;             // adds slope · (key position - last position seen)   (ALiBi)
 };
 
-// What a query has gathered: out = Σ exp(score - max) · value, sum = Σ exp(score - max).
+// What a query has gathered, with scores in units of log 2: out = Σ 2^(score - max) · value, sum = Σ 2^(score - max).
 struct AttentionState {
   float max, sum;
   float* out;  // [padded_d_vo], 64-byte aligned

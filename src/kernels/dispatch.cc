@@ -4,6 +4,11 @@
 // After targets.h.
 #include <hwy/highway.h>
 
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -11,7 +16,25 @@
 namespace narrows {
 namespace {
 
+constexpr std::string_view kAmx = "AMX";
+
 std::int64_t available() { return hwy::SupportedTargets() & HWY_TARGETS; }
+
+// AMX needs the processor's word and the kernel's leave, asked for once: the tile registers add 8 KB to a thread's state.
+bool amx_granted() {
+  static const bool granted = [] {
+    constexpr unsigned kTileAndInt8 = 1u << 24 | 1u << 25;
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kTileAndInt8) == kTileAndInt8 &&
+           ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  return granted;
+}
+
+bool amx_available() { return (available() & HWY_AVX3_DL) != 0 && amx_granted(); }
+
+std::atomic<bool> amx_allowed{true};
 
 [[maybe_unused]] const bool restricted_by_environment = [] {
   if (const char* name = std::getenv("NARROWS_TARGET"); name && *name) {
@@ -27,25 +50,31 @@ std::int64_t available() { return hwy::SupportedTargets() & HWY_TARGETS; }
 
 }  // namespace
 
+bool use_amx() { return amx_allowed.load(std::memory_order_relaxed) && amx_granted(); }
+
 std::vector<std::string> dispatch_targets() {
   std::vector<std::string> names;
+  if (amx_available() && amx_allowed) names.emplace_back(kAmx);
   for (std::int64_t rest = available(); rest; rest &= rest - 1) names.emplace_back(hwy::TargetName(rest & -rest));
   return names;
 }
 
 std::string dispatch_target() {
-  const std::int64_t all = available();
-  return hwy::TargetName(all & -all);
+  return dispatch_targets().front();
 }
 
 void set_dispatch_target(std::string_view name) {
   hwy::SetSupportedTargetsForTest(0);
-  if (!name.empty()) {
+  amx_allowed = true;
+  if (name == kAmx && amx_available()) {
+    hwy::SetSupportedTargetsForTest(HWY_AVX3_DL);
+  } else if (!name.empty()) {
     std::int64_t found = 0;
     for (std::int64_t rest = available(); rest; rest &= rest - 1)
       if (name == hwy::TargetName(rest & -rest)) found = rest & -rest;
     if (!found) fail("{}: expected one of {}", name, fmt::join(dispatch_targets(), ", "));
     hwy::SetSupportedTargetsForTest(found);
+    amx_allowed = false;
   }
   hwy::GetChosenTarget().DeInit();  // the next kernel call chooses anew
 }

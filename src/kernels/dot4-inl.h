@@ -11,12 +11,13 @@
 #include <cstring>
 
 // Highway 1.0.3 names AVX-VNNI, not AVX512-VNNI, among the features of this target; every machine that passes its
-// run-time test for the target has AVX512-VNNI.
+// run-time test for the target has AVX512-VNNI. AMX is used where use_amx() says so.
 #if HWY_TARGET == HWY_AVX3_DL
 #undef HWY_TARGET_STR
 #define HWY_TARGET_STR                                                                    \
   HWY_TARGET_STR_AVX3                                                                     \
-  ",vpclmulqdq,avx512vbmi,avx512vbmi2,vaes,avxvnni,avx512bitalg,avx512vpopcntdq,avx512vnni"
+  ",vpclmulqdq,avx512vbmi,avx512vbmi2,vaes,avxvnni,avx512bitalg,avx512vpopcntdq,avx512vnni" \
+  ",amx-tile,amx-int8"
 #endif
 
 HWY_BEFORE_NAMESPACE();

@@ -14,13 +14,8 @@ float* room(AlignedVector<float>& buffer, std::int64_t n) {
 // body(row) for every row, shared among the threads where that is worth waking them.
 template <typename Body>
 void for_rows(ThreadPool& pool, std::int64_t rows, Body&& body) {
-  if (rows < 4) {
-    for (std::int64_t r = 0; r < rows; ++r) body(r);
-    return;
-  }
-  pool.run([&](int thread) {
-    const Range mine = share_of(rows, thread, pool.size());
-    for (std::int64_t r = mine.begin; r < mine.end; ++r) body(r);
+  pool.share(rows, 4, [&](int, Range range) {
+    for (std::int64_t r = range.begin; r < range.end; ++r) body(r);
   });
 }
 
@@ -42,6 +37,7 @@ struct Pass {
   const Batch& batch;
   const std::int64_t rows, d;
   std::vector<std::int64_t> angle_offsets;  // of each rotary's table in work.cosines and work.sines
+  std::size_t cache_bytes = 0;              // that one layer's attention reads, for the profile
 
   void embed();
   void tabulate_angles();
@@ -50,9 +46,16 @@ struct Pass {
   void feed_forward(int index, const float* h, float* out);
   void layer(int index);
   void head(const LogitRows& wanted);
+  void apply(Operation operation, const LinearSite& site, const float* from, std::int64_t count, float* to);
 };
 
+void Pass::apply(Operation operation, const LinearSite& site, const float* from, std::int64_t count, float* to) {
+  const Timed timed(work.profile, operation, work.profile ? site.bytes_read() : 0);
+  site.apply(pool, work.sites, from, count, to);
+}
+
 void Pass::embed() {
+  const Timed timed(work.profile, Operation::Embedding, static_cast<std::size_t>(rows) * row_bytes(weights.embedding.dtype, d));
   float* x = room(work.x, rows * d);
   std::vector<TokenId> ids;
   for (const Run& run : batch.runs) ids.insert(ids.end(), run.tokens.begin(), run.tokens.end());
@@ -74,6 +77,7 @@ void Pass::embed() {
 
 // Cosines and sines of every rotary for every row: the same for all layers.
 void Pass::tabulate_angles() {
+  const Timed timed(work.profile, Operation::Rotary);
   std::int64_t total = 0;
   angle_offsets.clear();
   for (const Rotary& rotary : spec.rotaries) {
@@ -99,6 +103,7 @@ void Pass::tabulate_angles() {
 void Pass::prepare_queries_and_keys(const LayerSpec& layer, const LayerWeights& w, float* qkv, std::int64_t width) {
   const int q_width = layer.heads * layer.d_qk, k_width = layer.kv_heads * layer.d_qk;
   if (!w.q_norm.present && !w.k_norm.present && layer.rotary < 0) return;
+  const Timed timed(work.profile, Operation::Rotary);
   for_rows(pool, rows, [&](std::int64_t r) {
     float* q = qkv + r * width;
     float* k = q + q_width;
@@ -130,10 +135,13 @@ void Pass::attend(int index, const float* h, float* out) {
   const LayerWeights& w = weights.layer[static_cast<std::size_t>(index)];
   float* qkv = room(work.qkv, rows * w.qkv->out());
   float* mixed = room(work.mixed, rows * w.o->in());
-  w.qkv->apply(pool, work.sites, h, rows, qkv);
+  apply(Operation::Qkv, *w.qkv, h, rows, qkv);
   prepare_queries_and_keys(layer, w, qkv, w.qkv->out());
-  attention.attend(index, pool, batch, qkv, mixed);
-  w.o->apply(pool, work.sites, mixed, rows, out);
+  {
+    const Timed timed(work.profile, Operation::Attention, cache_bytes);
+    attention.attend(index, pool, batch, qkv, mixed);
+  }
+  apply(Operation::Output, *w.o, mixed, rows, out);
 }
 
 void Pass::feed_forward(int index, const float* h, float* out) {
@@ -141,12 +149,15 @@ void Pass::feed_forward(int index, const float* h, float* out) {
   const std::int64_t n = w.down->in(), width = w.up->out();
   float* inner = room(work.inner, rows * (width + n));
   float* activated = inner + rows * width;
-  w.up->apply(pool, work.sites, h, rows, inner);
-  for_rows(pool, rows, [&](std::int64_t r) {
-    const float* gate = inner + r * width;
-    activate(spec.activation, gate, w.gated ? gate + n : nullptr, activated + r * n, n);
-  });
-  w.down->apply(pool, work.sites, activated, rows, out);
+  apply(Operation::GateUp, *w.up, h, rows, inner);
+  {
+    const Timed timed(work.profile, Operation::Activation);
+    for_rows(pool, rows, [&](std::int64_t r) {
+      const float* gate = inner + r * width;
+      activate(spec.activation, gate, w.gated ? gate + n : nullptr, activated + r * n, n);
+    });
+  }
+  apply(Operation::Down, *w.down, activated, rows, out);
 }
 
 void Pass::layer(int index) {
@@ -154,10 +165,12 @@ void Pass::layer(int index) {
   float *x = work.x.data(), *h = room(work.h, rows * d), *block = room(work.block, rows * d);
   const bool norm_first = !spec.post_block_norm;
   const auto norm_rows = [&](const Norm& norm, const float* from, float* to) {
+    const Timed timed(work.profile, Operation::Norm);
     for_rows(pool, rows, [&](std::int64_t r) { apply_norm(spec, norm, from + r * d, to + r * d, d); });
   };
   // x += norm(block), the norm being absent in most models.
   const auto add_block = [&](const Norm& norm, float* what) {
+    const Timed timed(work.profile, Operation::Residual);
     for_rows(pool, rows, [&](std::int64_t r) {
       apply_norm(spec, norm, what + r * d, what + r * d, d);
       add(what + r * d, x + r * d, d);
@@ -198,6 +211,7 @@ void Pass::head(const LogitRows& wanted) {
   const std::int64_t count = static_cast<std::int64_t>(wanted.rows.size());
   if (count == 0) return;
   float* h = room(work.h, count * d);
+  const Timed timed(work.profile, Operation::Head, work.profile ? weights.head->bytes_read() : 0);
   for_rows(pool, count, [&](std::int64_t i) {
     apply_norm(spec, weights.output_norm, work.x.data() + wanted.rows[static_cast<std::size_t>(i)] * d, h + i * d, d);
   });
@@ -216,6 +230,10 @@ void forward(const ModelSpec& spec, const Weights& weights, AttentionPolicy& att
              Workspace& workspace, const Batch& batch, const LogitRows& wanted) {
   Pass pass{spec, weights, attention, pool, workspace, batch, batch.rows, spec.d, {}};
   attention.begin(batch);
+  if (workspace.profile) {
+    for (const Run& run : batch.runs) pass.cache_bytes += run.cache->bytes_read();
+    pass.cache_bytes /= static_cast<std::size_t>(spec.layers);
+  }
   pass.embed();
   pass.tabulate_angles();
   for (int layer = 0; layer < spec.layers; ++layer) pass.layer(layer);

@@ -6,6 +6,7 @@
 #include "base/threads.h"
 #include "model/attention_policy.h"
 #include "model/batch.h"
+#include "model/profile.h"
 #include "model/spec.h"
 #include "model/weights.h"
 
@@ -22,6 +23,7 @@ struct Workspace {
   AlignedVector<float> ffn;     // [rows][d]       feed-forward of a parallel block
   AlignedVector<float> cosines, sines;  // [rotary][rows][frequency rows · pairs]
   SiteScratch sites;
+  Profile* profile = nullptr;   // gains the time of each operation, if set
 };
 
 // Which rows of a batch need logits.

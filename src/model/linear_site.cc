@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace narrows {
+namespace {
+
+constexpr std::int64_t kRowsTogether = 8;  // rows that a thread quantizes at a time
+
+}  // namespace
 
 DenseSite::DenseSite(std::vector<Linear> maps) : maps_(std::move(maps)) {
   for (const Linear& map : maps_) {
@@ -21,15 +26,11 @@ std::size_t DenseSite::bytes_read() const {
 void DenseSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) const {
   if (quantize_) scratch.quantized.resize(rows, in());
   scratch.tiles.resize(std::max(scratch.tiles.size(), static_cast<std::size_t>(pool.size())));
-  // For one row the first thread quantizes before the others start: cheaper than a barrier.
-  const bool quantize_together = quantize_ && rows > 1;
-  if (quantize_ && !quantize_together) quantize_rows(x, in(), {0, rows}, scratch.quantized);
-  pool.run([&](int thread) {
-    if (quantize_together) {
-      quantize_rows(x, in(), share_of(rows, thread, pool.size()), scratch.quantized);
-      pool.barrier();
-    }
-    const Range mine = share_of(units_, thread, pool.size());
+  if (quantize_)
+    pool.share(rows, kRowsTogether, [&](int, Range range) { quantize_rows(x, in(), range, scratch.quantized); });
+  // Few tokens: memory sets the pace, a range should be long enough to be read at full speed.
+  const std::int64_t grain = rows < 16 ? 4 : 1;
+  pool.share(units_, grain, [&](int thread, Range mine) {
     std::int64_t first_unit = 0, first_row = 0;
     for (const Linear& map : maps_) {
       const std::int64_t tiles = map.weight.tiles();

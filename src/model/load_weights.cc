@@ -81,35 +81,43 @@ void load_layer(Loader& loader, const ModelSpec& spec, int index, LayerWeights& 
   sites.push_back({loader.linear(block + "ffn_down", inter, d)});
 }
 
-// Lays the matrices of block types out for the kernels, tile by tile on all threads.
-void repack(std::vector<std::vector<Linear>>& sites, std::vector<LargeBuffer>& buffers, ThreadPool& pool) {
+// Lays the matrices of block types out for the kernels, tile by tile on all threads: one buffer, in the order in which
+// a token reads them.
+LargeBuffer repack(std::vector<std::vector<Linear>>& sites, ThreadPool& pool) {
+  std::vector<WeightMatrix*> matrices;
   std::int64_t total = 0, done = 0;
-  for (const auto& site : sites)
-    for (const Linear& map : site)
-      if (is_packed_type(map.weight.dtype)) total += map.weight.tiles();
-  Progress progress("Repacking weights", total);
-  const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::size_t bytes = 0;
   for (auto& site : sites)
     for (Linear& map : site) {
       WeightMatrix& w = map.weight;
       if (!is_packed_type(w.dtype)) continue;
-      const std::size_t tile_bytes = packed_tile_bytes(w.dtype, w.cols);
-      buffers.emplace_back(static_cast<std::size_t>(w.tiles()) * tile_bytes);
-      std::byte* to = buffers.back().data();
-      pool.run([&](int thread) {
-        const Range mine = share_of(w.tiles(), thread, pool.size());
-        for (std::int64_t t = mine.begin; t < mine.end; ++t)
-          pack_tile(w, t, to + static_cast<std::size_t>(t) * tile_bytes);
-      });
-      w.packed = to;
-      done += w.tiles();
-      progress.update(done);
-      // The file's pages are not needed again: without this the weights would count twice.
-      const auto begin = (reinterpret_cast<std::uintptr_t>(w.data) + page - 1) / page * page;
-      const auto end = (reinterpret_cast<std::uintptr_t>(w.data) + static_cast<std::size_t>(w.rows) *
-                        row_bytes(w.dtype, w.cols)) / page * page;
-      if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+      matrices.push_back(&w);
+      total += w.tiles();
+      bytes += static_cast<std::size_t>(w.tiles()) * packed_tile_bytes(w.dtype, w.cols);
     }
+  LargeBuffer buffer(bytes);
+  std::byte* to = buffer.data();
+  Progress progress("Repacking weights", total);
+  const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  for (WeightMatrix* matrix : matrices) {
+    WeightMatrix& w = *matrix;
+    const std::size_t tile_bytes = packed_tile_bytes(w.dtype, w.cols);
+    pool.run([&](int thread) {
+      const Range mine = share_of(w.tiles(), thread, pool.size());
+      for (std::int64_t t = mine.begin; t < mine.end; ++t)
+        pack_tile(w, t, to + static_cast<std::size_t>(t) * tile_bytes);
+    });
+    w.packed = to;
+    to += static_cast<std::size_t>(w.tiles()) * tile_bytes;
+    done += w.tiles();
+    progress.update(done);
+    // The file's pages are not needed again: without this the weights would count twice.
+    const auto begin = (reinterpret_cast<std::uintptr_t>(w.data) + page - 1) / page * page;
+    const auto end = (reinterpret_cast<std::uintptr_t>(w.data) + static_cast<std::size_t>(w.rows) *
+                      row_bytes(w.dtype, w.cols)) / page * page;
+    if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  }
+  return buffer;
 }
 
 }  // namespace
@@ -129,7 +137,7 @@ Weights load_weights(const GgufFile& file, ModelSpec& spec, bool repack_weights,
   else
     sites.push_back({loader.linear("output", spec.d, spec.vocab)});
 
-  if (repack_weights) repack(sites, weights.packed, pool);
+  if (repack_weights) weights.packed = repack(sites, pool);
   auto site = sites.begin();
   const auto next = [&] { return std::make_unique<DenseSite>(std::move(*site++)); };
   for (LayerWeights& layer : weights.layer) {

@@ -33,6 +33,21 @@ void LoadedModel::set_threads(int threads) {
   if (wanted != pool_->size()) pool_ = std::make_unique<ThreadPool>(wanted);
 }
 
+void LoadedModel::set_profiling(bool on) {
+  const std::lock_guard lock(mutex_);
+  if (on) profile_ = {};
+  workspace_.profile = on ? &profile_ : nullptr;
+}
+
+std::vector<OperationCost> LoadedModel::operation_costs() const {
+  std::vector<OperationCost> costs;
+  for (std::size_t i = 0; i < kOperationNames.size(); ++i) {
+    const Profile::Entry& entry = profile_.entries[i];
+    costs.push_back({kOperationNames[i], entry.calls, entry.seconds, entry.bytes});
+  }
+  return costs;
+}
+
 std::vector<TokenId> LoadedModel::tokenize(std::string_view text, const TokenizeOptions& options) const {
   return tokenizer_->encode(text, {options.add_special, options.parse_special});
 }

@@ -26,6 +26,8 @@ class LoadedModel final : public Model {
   std::size_t weight_bytes_per_token() const override { return weights_.bytes_per_token(); }
   void set_threads(int threads) override;
   int threads() const override { return pool_->size(); }
+  void set_profiling(bool on) override;
+  std::vector<OperationCost> operation_costs() const override;
   std::vector<TokenId> tokenize(std::string_view text, const TokenizeOptions& options) const override;
   std::string detokenize(std::span<const TokenId> ids, bool show_special) const override;
   std::string piece(TokenId id, bool show_special) const override;
@@ -54,6 +56,7 @@ class LoadedModel final : public Model {
   Weights weights_;
   bool has_weights_ = false;
   Workspace workspace_;
+  Profile profile_;
   std::mutex mutex_;
 };
 

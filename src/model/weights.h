@@ -43,7 +43,7 @@ struct Weights {
 
   // What the pointers point into.
   std::vector<std::unique_ptr<AlignedVector<float>>> floats;
-  std::vector<LargeBuffer> packed;
+  LargeBuffer packed{0};
 };
 
 }  // namespace narrows

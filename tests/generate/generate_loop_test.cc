@@ -18,6 +18,8 @@ class FakeModel : public Model {
   std::size_t weight_bytes_per_token() const override { return 0; }
   void set_threads(int) override {}
   int threads() const override { return 1; }
+  void set_profiling(bool) override {}
+  std::vector<OperationCost> operation_costs() const override { return {}; }
   std::vector<TokenId> tokenize(std::string_view, const TokenizeOptions&) const override { return {}; }
   std::string detokenize(std::span<const TokenId>, bool) const override { return {}; }
   std::string piece(TokenId id, bool show_special) const override {

@@ -29,10 +29,10 @@ TEST_P(QuantizeRows, RoundsToNearest) {
           float largest = 0;
           for (std::int64_t i = b * 32; i < std::min(k, b * 32 + 32); ++i)
             largest = std::max(largest, std::fabs(x[static_cast<std::size_t>(t * k + i)]));
-          const float scale = q.scale[static_cast<std::size_t>(t * q.blocks + b)];
+          const float scale = q.scale[block_at(q, t, b)];
           EXPECT_FLOAT_EQ(scale, largest / 127);
           for (std::int64_t i = b * 32; i < std::min(k, b * 32 + 32); ++i)
-            ASSERT_NEAR(static_cast<double>(scale) * q.q[static_cast<std::size_t>(t * q.stride + i)],
+            ASSERT_NEAR(static_cast<double>(scale) * q.q[code_at(q, t, i)],
                         x[static_cast<std::size_t>(t * k + i)], 0.5001 * scale)
                 << "k " << k << ", token " << t << ", element " << i;
         }
@@ -48,11 +48,11 @@ TEST_P(QuantizeRows, OutliersAreFine) {
   const QuantizedRows q = quantized(x, k);
   for (std::int64_t t = 0; t < 2; ++t)
     for (std::int64_t b = 0; b < q.blocks; ++b) {
-      const bool fine = q.fine[static_cast<std::size_t>(b * q.rows + t)] != 0;
+      const bool fine = q.fine[block_at(q, t, b)] != 0;
       EXPECT_EQ(fine, b == (t == 0 ? 0 : 3)) << "row " << t << ", block " << b;
-      const double scale = q.scale[static_cast<std::size_t>(t * q.blocks + b)];
+      const double scale = q.scale[block_at(q, t, b)];
       for (std::int64_t i = b * 32; i < b * 32 + 32; ++i) {
-        const std::size_t at = static_cast<std::size_t>(t * q.stride + i);
+        const std::size_t at = code_at(q, t, i);
         EXPECT_TRUE(fine || q.low[at] == 0);
         EXPECT_NEAR(scale * (q.q[at] + q.low[at] / 128.0), x[static_cast<std::size_t>(t * k + i)],
                     scale * (fine ? 0.6 / 128 : 0.5001));
@@ -66,19 +66,19 @@ TEST_P(QuantizeRows, PadsWithZerosAndSums) {
   ASSERT_EQ(q.blocks, 3);
   for (std::int64_t t = 0; t < 5; ++t)
     for (std::int64_t b = 0; b < q.blocks; ++b) {
-      const std::size_t at = static_cast<std::size_t>(t * q.blocks + b);
+      const std::size_t at = block_at(q, t, b);
       std::int32_t sums[2] = {0, 0};
       for (std::int64_t i = 0; i < 32; ++i) {
-        const std::int8_t code = q.q[static_cast<std::size_t>(t * q.stride + b * 32 + i)];
+        const std::int8_t code = q.q[code_at(q, t, b * 32 + i)];
         EXPECT_GE(code, -127);
         EXPECT_TRUE(b * 32 + i < k || code == 0);
         sums[i / 16] += code;
       }
       EXPECT_EQ(q.sum32[at], sums[0] + sums[1]);
       EXPECT_EQ(q.scaled_sum32[at], q.scale[at] * static_cast<float>(sums[0] + sums[1]));
-      for (std::size_t s = 0; s < 2; ++s) {
-        EXPECT_EQ(q.sum16[2 * at + s], sums[s]);
-        EXPECT_EQ(q.scaled_sum16[2 * at + s], q.scale[at] * static_cast<float>(sums[s]));
+      for (std::int64_t s = 0; s < 2; ++s) {
+        EXPECT_EQ(q.sum16[half_at(q, t, b, s)], sums[s]);
+        EXPECT_EQ(q.scaled_sum16[half_at(q, t, b, s)], q.scale[at] * static_cast<float>(sums[s]));
       }
     }
 }
@@ -93,10 +93,10 @@ TEST_P(QuantizeRows, TakesTheExtremes) {
   EXPECT_EQ(q.q[0], 127);
   EXPECT_EQ(q.q[1], -127);
   EXPECT_EQ(q.q[2], 0);
-  for (std::size_t row = 1; row < 3; ++row) {
-    EXPECT_EQ(q.scale[row], 0.0f);
-    EXPECT_EQ(q.scaled_sum32[row], 0.0f);
-    for (std::size_t i = 0; i < 32; ++i) EXPECT_EQ(q.q[row * static_cast<std::size_t>(q.stride) + i], 0);
+  for (std::int64_t row = 1; row < 3; ++row) {
+    EXPECT_EQ(q.scale[block_at(q, row, 0)], 0.0f);
+    EXPECT_EQ(q.scaled_sum32[block_at(q, row, 0)], 0.0f);
+    for (std::int64_t i = 0; i < 32; ++i) EXPECT_EQ(q.q[code_at(q, row, i)], 0);
   }
 }
 
@@ -108,15 +108,12 @@ TEST_P(QuantizeRows, ReusesItsMemory) {
   used.resize(2, 40);
   quantize_rows(x.data(), 40, {1, 2}, used);
   quantize_rows(x.data(), 40, {0, 1}, used);
-  for (std::int64_t t = 0; t < 2; ++t) {
-    EXPECT_EQ(std::memcmp(&used.q[static_cast<std::size_t>(t * used.stride)],
-                          &fresh.q[static_cast<std::size_t>(t * fresh.stride)], 64),
-              0);
-    for (std::int64_t b = 2 * t; b < 2 * t + 2; ++b) {
-      EXPECT_EQ(used.scale[static_cast<std::size_t>(b)], fresh.scale[static_cast<std::size_t>(b)]);
-      EXPECT_EQ(used.sum32[static_cast<std::size_t>(b)], fresh.sum32[static_cast<std::size_t>(b)]);
+  for (std::int64_t t = 0; t < 2; ++t)
+    for (std::int64_t b = 0; b < 2; ++b) {
+      EXPECT_EQ(std::memcmp(&used.q[code_at(used, t, b * 32)], &fresh.q[code_at(fresh, t, b * 32)], 32), 0);
+      EXPECT_EQ(used.scale[block_at(used, t, b)], fresh.scale[block_at(fresh, t, b)]);
+      EXPECT_EQ(used.sum32[block_at(used, t, b)], fresh.sum32[block_at(fresh, t, b)]);
     }
-  }
 }
 
 TEST(QuantizeRowsTargets, AgreeToTheBit) {
@@ -125,11 +122,7 @@ TEST(QuantizeRowsTargets, AgreeToTheBit) {
   for (const std::string& name : dispatch_targets()) {
     const WithTarget target(name);
     const QuantizedRows q = quantized(x, 100);
-    for (std::int64_t t = 0; t < 4; ++t)
-      EXPECT_EQ(std::memcmp(&q.q[static_cast<std::size_t>(t * q.stride)],
-                            &expected.q[static_cast<std::size_t>(t * q.stride)], 128),
-                0)
-          << name;
+    EXPECT_EQ(q.q, expected.q) << name;
     EXPECT_EQ(q.scale, expected.scale) << name;
     EXPECT_EQ(q.scaled_sum32, expected.scaled_sum32) << name;
     EXPECT_EQ(q.scaled_sum16, expected.scaled_sum16) << name;

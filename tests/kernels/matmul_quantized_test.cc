@@ -14,7 +14,7 @@ namespace {
 constexpr std::array kTypes = {DType::Q4_0, DType::Q4_1, DType::Q5_0,   DType::Q5_1,
                                DType::Q8_0, DType::Q2_K, DType::Q3_K,   DType::Q4_K,
                                DType::Q5_K, DType::Q6_K, DType::IQ4_NL, DType::IQ4_XS};
-constexpr std::int64_t kTokens[] = {1, 2, 3, 5, 8, 13};
+constexpr std::int64_t kTokens[] = {1, 2, 3, 5, 8, 13, 16, 37};
 constexpr std::int64_t kRows[] = {1, 7, 16, 33};
 
 std::vector<std::int64_t> widths(DType dtype) {
@@ -97,9 +97,9 @@ void expect_close(const WeightMatrix& w, const QuantizedRows& x, const float* bi
     for (std::int64_t t = 0; t < x.rows; ++t) {
       double sum = bias ? bias[r] : 0, size = std::fabs(sum);
       for (std::int64_t k = 0; k < w.cols; ++k) {
-        const double value = static_cast<double>(x.scale[static_cast<std::size_t>(t * x.blocks + k / 32)]) *
-                             (x.q[static_cast<std::size_t>(t * x.stride + k)] +
-                              x.low[static_cast<std::size_t>(t * x.stride + k)] / 128.0);
+        const double value = static_cast<double>(x.scale[block_at(x, t, k / 32)]) *
+                             (x.q[code_at(x, t, k)] +
+                              x.low[code_at(x, t, k)] / 128.0);
         sum += row[static_cast<std::size_t>(k)] * value;
         size += std::fabs(row[static_cast<std::size_t>(k)] * value);
       }
@@ -135,7 +135,7 @@ TEST_P(MatmulQuantized, IsTheSumOfProducts) {
 }
 
 TEST_P(MatmulQuantized, KeepsItsBitsHoweverTheWorkIsSplit) {
-  const std::int64_t rows = 41, cols = 512, tokens = 13;
+  const std::int64_t rows = 41, cols = 512, tokens = 45;
   const Weights w(dtype(), rows, cols);
   const std::vector<float> x = with_outliers(gaussian(static_cast<std::size_t>(tokens * cols), 4), tokens, cols);
   const std::vector<float> bias = gaussian(static_cast<std::size_t>(rows), 5);
@@ -145,7 +145,7 @@ TEST_P(MatmulQuantized, KeepsItsBitsHoweverTheWorkIsSplit) {
 
   std::vector<float> y(expected.size());
   for (std::int64_t tile = 0; tile < w.packed.tiles(); ++tile)
-    for (const auto& [begin, end] : {Range{0, 6}, Range{6, 7}, Range{7, 13}})
+    for (const auto& [begin, end] : {Range{0, 6}, Range{6, 7}, Range{7, 45}})
       matmul_quantized(w.packed, {tile, tile + 1}, together, {begin, end}, bias.data(), y.data(), rows,
                        scratch);
   EXPECT_TRUE(same_bits(y, expected)) << "by tiles and tokens";

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/activations.h"
 #include "kernels/dispatch.h"
 
 namespace narrows {
@@ -44,6 +45,17 @@ inline std::vector<float> gaussian(std::size_t n, std::uint32_t seed, float scal
   std::vector<float> x(n);
   for (float& v : x) v = normal(bits);
   return x;
+}
+
+// Where block b of row t lies in q.scale, q.fine and the sums over 32, its half s in those over 16, and element i in q.q.
+inline std::size_t block_at(const QuantizedRows& q, std::int64_t t, std::int64_t b) {
+  return static_cast<std::size_t>(q.first_block(t) + b * q.together);
+}
+inline std::size_t half_at(const QuantizedRows& q, std::int64_t t, std::int64_t b, std::int64_t s) {
+  return static_cast<std::size_t>(q.first_block(t, 2) + (2 * b + s) * q.together);
+}
+inline std::size_t code_at(const QuantizedRows& q, std::int64_t t, std::int64_t i) {
+  return block_at(q, t, i / 32) * 32 + static_cast<std::size_t>(i % 32);
 }
 
 // Equality of bits: tells -0 from 0, and NaN equals itself.

@@ -47,6 +47,18 @@ struct ElementQ8 {
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 using ScoreRows = std::array<const float*, kMostQueryRows>;
 
+// Vectors computed together: enough chains to hide the latency of multiply-add, few enough for the registers.
+template <int kRows>
+constexpr int kVectorsFor = HWY_TARGET <= HWY_AVX3 ? (kRows >= 5 ? 2 : 4) : (kRows >= 6 ? 1 : kRows >= 3 ? 2 : 4);
+
+// Memory that will be read this many bytes on: a page is read once, faster than the hardware foresees.
+constexpr std::ptrdiff_t kAhead = 4096;
+
+template <class T>
+HWY_INLINE void PrefetchAhead(const T* p) {
+  __builtin_prefetch(reinterpret_cast<const std::byte*>(p) + kAhead);
+}
+
 // scores[r][key] for kVectors vectors of keys that begin at `key`: one chain of multiply-adds over the dimensions.
 template <class E, int kRows, int kVectors>
 HWY_INLINE void ScoreKeys(const std::byte* keys, std::size_t group_bytes, int d, const ScoreRows& q, int key,
@@ -63,7 +75,10 @@ HWY_INLINE void ScoreKeys(const std::byte* keys, std::size_t group_bytes, int d,
   if constexpr (E::kBlock == 0) {
     for (int i = 0; i < d; ++i) {
       VF k[kVectors];
-      for (int v = 0; v < kVectors; ++v) k[v] = E::Load(at[v] + i * 16);
+      for (int v = 0; v < kVectors; ++v) {
+        k[v] = E::Load(at[v] + i * 16);
+        if (v % 2 == i % 2 || sizeof(typename E::Stored) > 2) PrefetchAhead(at[v] + i * 16);
+      }
       for (int r = 0; r < kRows; ++r) {
         const VF value = hn::Set(df, q[r][i]);
         for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(value, k[v], acc[r][v]);
@@ -96,8 +111,7 @@ HWY_INLINE void ScoreKeys(const std::byte* keys, std::size_t group_bytes, int d,
 template <class E, int kRows>
 HWY_NOINLINE void Scores(const std::byte* keys, std::size_t group_bytes, int d, const ScoreRows& q, int begin, int end,
                          float* scores) {
-  // Enough chains to hide the latency of multiply-add, few enough for the registers.
-  constexpr int kVectors = kRows >= 6 ? 1 : kRows >= 3 ? 2 : 4;
+  constexpr int kVectors = kVectorsFor<kRows>;
   constexpr int kStep = kVectors * kLanes;  // divides kPageTokens: a step begun at a multiple of it ends in the page
   for (int key = begin / kStep * kStep; key < end; key += kStep)
     ScoreKeys<E, kRows, kVectors>(keys, group_bytes, d, q, key, scores);
@@ -193,6 +207,7 @@ HWY_INLINE void ValueSlice(const typename E::Stored* values, int stride, const f
     VF v[kVectors];
     for (int i = 0; i < kVectors; ++i) {
       v[i] = E::Load(values + key * stride + dimension + i * kLanes);
+      if (i * sizeof(v[i]) % 128 == 0) PrefetchAhead(values + key * stride + dimension + i * kLanes);
       if constexpr (E::kBlock > 0)
         v[i] = hn::Mul(v[i], hn::Set(df, scales[key * blocks + (dimension + i * kLanes) / E::kBlock]));
     }
@@ -208,7 +223,7 @@ HWY_INLINE void ValueSlice(const typename E::Stored* values, int stride, const f
 template <class E, int kRows>
 HWY_NOINLINE void Values(const std::byte* values, int padded, int blocks, const float* weights, int begin, int end,
                          AttentionState* states) {
-  constexpr int kVectors = kRows >= 6 ? 1 : kRows >= 3 ? 2 : 4;
+  constexpr int kVectors = kVectorsFor<kRows>;
   const auto* data = reinterpret_cast<const typename E::Stored*>(values);
   const float* scales = nullptr;
   if constexpr (E::kBlock > 0) {

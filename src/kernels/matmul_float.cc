@@ -30,6 +30,8 @@ struct LoadBF16Weights {
   }
 };
 
+constexpr std::int64_t kAhead = 768;  // elements
+
 // kRows × kTokens products. Each keeps 16 partial sums, in kParts vectors.
 template <class W, int kRows, int kTokens>
 HWY_NOINLINE void Block(const typename W::Stored* HWY_RESTRICT w, std::int64_t cols, const float* HWY_RESTRICT x,
@@ -58,6 +60,13 @@ HWY_NOINLINE void Block(const typename W::Stored* HWY_RESTRICT w, std::int64_t c
   for (; k + 16 <= cols; k += 16) {
     for (int r = 0; r < kRows; ++r) rows[r] = w + r * cols + k;
     for (int t = 0; t < kTokens; ++t) tokens[t] = x + t * x_stride + k;
+    // Memory sets the pace of one token: what is read next, later in these rows or in the next ones, is asked for ahead
+    // of the hardware's own guess.
+    if constexpr (kTokens == 1)
+      if (k * sizeof(Stored) % 64 == 0) {
+        const std::int64_t ahead = k + kAhead < cols ? k + kAhead : k + kAhead + (kRows - 1) * cols;
+        for (int r = 0; r < kRows; ++r) __builtin_prefetch(w + r * cols + ahead);
+      }
     add(rows, tokens);
   }
   if (k < cols) {

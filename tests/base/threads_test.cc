@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <numeric>
+#include <vector>
 
 namespace narrows {
 namespace {
@@ -34,6 +36,21 @@ class Pool : public testing::TestWithParam<int> {
   int runs() const { return size() <= ThreadPool::default_threads() ? 10000 : 300; }
 };
 INSTANTIATE_TEST_SUITE_P(Sizes, Pool, testing::Values(1, 2, 3, 4, 8, 17));
+
+TEST_P(Pool, SharesEveryItemOnce) {
+  ThreadPool pool(size());
+  for (const std::int64_t items : {0, 1, 3, 16, 17, 1000})
+    for (const std::int64_t grain : {1, 4, 16, 2000}) {
+      std::vector<std::atomic<int>> seen(static_cast<std::size_t>(items));
+      pool.share(items, grain, [&](int thread, Range range) {
+        EXPECT_TRUE(thread >= 0 && thread < size());
+        EXPECT_TRUE(range.begin % grain == 0 && range.begin < range.end);
+        EXPECT_TRUE(range.end % grain == 0 || range.end == items);
+        for (std::int64_t i = range.begin; i < range.end; ++i) ++seen[static_cast<std::size_t>(i)];
+      });
+      for (const auto& count : seen) EXPECT_EQ(count, 1);
+    }
+}
 
 TEST_P(Pool, RunsEveryThreadOnce) {
   ThreadPool pool(size());

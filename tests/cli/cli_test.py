@@ -289,7 +289,6 @@ class Completion(Case):
 @needs_model
 class ChatPiped(Case):
     def test(self):
-        # Told nothing, this model takes itself for a Frenchman (in llama.cpp too).
         chat = ["run", "-m", MODEL, "--temp", "0", "-n", "24", "--no-perf", "-sys", "You are a helpful assistant"]
         one = self.ok(*chat, "-p", "What is the capital of France?").decode()
         self.assertIn("Paris", one)
@@ -298,7 +297,8 @@ class ChatPiped(Case):
         two = self.ok(*chat, stdin=b"What is the capital of France?\nAnd of Italy?\n").decode()
         self.assertTrue(two.startswith(one))
         self.assertGreater(len(two), len(one))
-        other = self.ok(*chat[:-2], "-p", "What is the capital of France?").decode()
+        other = self.ok(*chat[:-2], "-sys", "You are a pirate who speaks of nothing but his ship.", "-p",
+                        "What is the capital of France?").decode()
         self.assertNotEqual(other, one)
         self.assertEqual(self.ok(*chat), b"")
 
@@ -430,6 +430,15 @@ class Bench(Case):
         self.assertEqual(self.ok(*flags, "-o", "csv").decode().count("\n"), 4)
         text = self.file((TEXT * 4).encode())
         self.assertEqual(self.ok(*flags, "-f", text).decode().count("\n"), 5)
+
+        one, three = json.loads(self.ok("bench", "-m", MODEL, "-p", "0", "-n", "3", "-np", "1,3", "-r", "2", "--profile",
+                                        "-o", "json"))
+        self.assertEqual([one["n_parallel"], three["n_parallel"]], [1, 3])
+        self.assertLess(three["bytes_per_token"], one["bytes_per_token"])
+        head = [o for o in three["operations"] if o["operation"] == "head"][0]
+        self.assertEqual(head["calls_per_step"], 1)
+        self.assertGreater(head["bytes_per_step"], 1e7)
+        self.assertIn("| gate, up |", self.ok("bench", "-m", MODEL, "-p", "16", "-n", "0", "-r", "1", "--profile").decode())
         self.refused(1, "expected at least", *flags, "-f", self.file(b"short"))
 
 

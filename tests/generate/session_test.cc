@@ -119,6 +119,35 @@ TEST(Session, SlidingWindowBoundsTheCache) {
   }
 }
 
+TEST(Model, ProfilesOperations) {
+  const auto model = load("llama-gqa");
+  const auto calls = [&](std::string_view name) {
+    for (const OperationCost& cost : model->operation_costs())
+      if (cost.name == name) return cost.calls;
+    return std::int64_t{-1};
+  };
+  const auto ids = some_tokens(40);
+  const std::vector<float> expected = fresh(model, ids);
+  EXPECT_EQ(calls("head"), 0);
+  model->set_profiling(true);
+  EXPECT_EQ(fresh(model, ids), expected);
+  fresh(model, ids);
+  EXPECT_EQ(calls("head"), 2);
+  EXPECT_GT(calls("attention"), 0);
+  EXPECT_EQ(calls("down"), calls("attention"));
+  for (const OperationCost& cost : model->operation_costs()) {
+    EXPECT_GE(cost.seconds, 0) << cost.name;
+    if (cost.name == "head" || cost.name == "gate, up") {
+      EXPECT_GT(cost.bytes, 0) << cost.name;
+    }
+  }
+  model->set_profiling(false);
+  fresh(model, ids);
+  EXPECT_EQ(calls("head"), 2);
+  model->set_profiling(true);
+  EXPECT_EQ(calls("head"), 0);
+}
+
 TEST(Session, KvTypesTakeTheirBytes) {
   const auto model = load("gemma3");
   const auto bytes = [&](KvType type) {

@@ -13,8 +13,8 @@ namespace narrows {
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Memory aligned to a cache line; from kHugePage bytes on, to huge pages where the system grants them: walking through
-// small pages would cost a look at the page table every 4 KB. Freed with std::free.
+// Memory aligned to a cache line; from kHugePage bytes on, to huge pages where the system grants them:
+// walking through small pages would cost a look at the page table every 4 KB. Freed with std::free.
 inline void* allocate_aligned(std::size_t bytes) {
   const std::size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
   void* p = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
@@ -47,7 +47,8 @@ using AlignedVector = std::vector<T, AlignedAllocator<T>>;
 // A large uninitialised block.
 class LargeBuffer {
  public:
-  explicit LargeBuffer(std::size_t bytes) : data_(static_cast<std::byte*>(allocate_aligned(bytes))), size_(bytes) {}
+  explicit LargeBuffer(std::size_t bytes)
+      : data_(static_cast<std::byte*>(allocate_aligned(bytes))), size_(bytes) {}
   std::byte* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
 

@@ -9,8 +9,8 @@
 
 namespace narrows {
 
-// Hands out blocks of memory, aligned to cache lines and not initialised, from slabs on huge pages. A block that is
-// given back is handed out again; the slabs go when no block is out, or with the pool.
+// Hands out blocks of memory, aligned to cache lines and not initialised, from slabs on huge pages. A block
+// that is given back is handed out again; the slabs go when no block is out, or with the pool.
 class SlabPool {
  public:
   SlabPool() = default;

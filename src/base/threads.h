@@ -22,7 +22,8 @@ inline Range share_of(std::int64_t items, int part, int parts, std::int64_t grai
 // Ranges of [0, items) for whoever asks next.
 class Shares {
  public:
-  Shares(std::int64_t items, std::int64_t grain, int threads) : items_(items), grain_(grain), parts_(2 * threads) {}
+  Shares(std::int64_t items, std::int64_t grain, int threads)
+      : items_(items), grain_(grain), parts_(2 * threads) {}
   bool next(Range& range) {
     std::int64_t begin = next_.load(std::memory_order_relaxed);
     for (;;) {
@@ -66,9 +67,9 @@ class ThreadPool {
     dispatch([](void* b, int thread) { (*static_cast<std::remove_reference_t<Body>*>(b))(thread); }, &body);
   }
 
-  // Calls body(thread, range) until the ranges have covered [0, items), each thread taking the next range when it is
-  // done with one: cores are seldom equally fast. Ranges begin at multiples of `grain` and shrink towards it. Which
-  // thread gets which is not determined: results must not depend on it.
+  // Calls body(thread, range) until the ranges have covered [0, items), each thread taking the next range
+  // when it is done with one: cores are seldom equally fast. Ranges begin at multiples of `grain` and shrink
+  // towards it. Which thread gets which is not determined: results must not depend on it.
   template <typename Body>
   void share(std::int64_t items, std::int64_t grain, Body&& body) {
     if (size_ == 1 || items <= grain) {

@@ -1,6 +1,6 @@
-// Products of packed tiles with five tokens or more on AMX's tile registers. Their integer sums are exact and the rest
-// is the arithmetic of matmul_quantized.cc, so the bits of a result are the same. Included once for each target, by
-// Highway's rules; holds something for AVX3_DL only, since every machine with AMX has that.
+// Products of packed tiles with five tokens or more on AMX's tile registers. Their integer sums are exact and
+// the rest is the arithmetic of matmul_quantized.cc, so the bits of a result are the same. Included once for
+// each target, by Highway's rules; holds something for AVX3_DL only, since every machine with AMX has that.
 #if defined(NARROWS_KERNELS_MATMUL_AMX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWS_KERNELS_MATMUL_AMX_INL_H_
 #undef NARROWS_KERNELS_MATMUL_AMX_INL_H_
@@ -16,8 +16,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrows::HWY_NAMESPACE {
 
-// Tile registers, two of each so that one product can begin while another ends: sums are tokens × 16 rows of int32,
-// activations tokens × a sub-block of int8, weights the sub-block's quads: 4 or 8 lines of 16 rows × 4 columns.
+// Tile registers, two of each so that one product can begin while another ends: sums are tokens × 16 rows of
+// int32, activations tokens × a sub-block of int8, weights the sub-block's quads: 4 or 8 lines of 16 rows × 4
+// columns.
 constexpr int kSumTile = 0, kActivationTile = 2, kWeightTile = 4;
 
 template <int kTile>
@@ -29,7 +30,8 @@ HWY_INLINE void TileStore(T& to) {
   asm volatile("tilestored %%tmm%c3, (%1,%2,1)" : "=m"(to) : "r"(&to), "r"(std::int64_t{64}), "i"(kTile));
 }
 
-// Shapes the tile registers while it lives. A thread's tile state is part of every context switch until released.
+// Shapes the tile registers while it lives. A thread's tile state is part of every context switch until
+// released.
 class TileShapes {
  public:
   TileShapes(int tokens, int sub_block) {
@@ -100,8 +102,9 @@ HWY_INLINE void AmxDot(const std::uint8_t* codes, const std::int8_t* q, const st
 
 // acc + one sub-block's products. Not a lambda: the accumulators must stay in registers.
 template <class K, int kTokens>
-HWY_INLINE void AmxAdd(const AmxSums<kTokens>& sums, bool fine, const SubScale& scale, const float* HWY_RESTRICT block_scale,
-                       const float* HWY_RESTRICT block_sum, VF (&acc)[kTokens]) {
+HWY_INLINE void AmxAdd(const AmxSums<kTokens>& sums, bool fine, const SubScale& scale,
+                       const float* HWY_RESTRICT block_scale, const float* HWY_RESTRICT block_sum,
+                       VF (&acc)[kTokens]) {
   const DI di;
   if (fine) {
     HWY_UNROLL(16) for (int t = 0; t < kTokens; ++t) {
@@ -109,15 +112,17 @@ HWY_INLINE void AmxAdd(const AmxSums<kTokens>& sums, bool fine, const SubScale& 
       acc[t] = AddScaled<K>(acc[t], sum, scale, block_scale[t] * (1.0f / 128), block_sum[t]);
     }
   } else {
-    HWY_UNROLL(16) for (int t = 0; t < kTokens; ++t)
-      acc[t] = AddScaled<K>(acc[t], hn::Load(di, sums.sum[t]), scale, block_scale[t], block_sum[t]);
+    HWY_UNROLL(16)
+    for (int t = 0; t < kTokens; ++t) acc[t] =
+        AddScaled<K>(acc[t], hn::Load(di, sums.sum[t]), scale, block_scale[t], block_sum[t]);
   }
 }
 
 // A tile's products with a group of kTokens tokens, of which `tokens` are wanted.
 template <class K, int kTokens>
 HWY_NOINLINE void AmxTile(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t blocks,
-                          const QuantizedRows& x, Range tokens, std::int64_t row, std::int64_t rows, const Output& out) {
+                          const QuantizedRows& x, Range tokens, std::int64_t row, std::int64_t rows,
+                          const Output& out) {
   const DF df;
   constexpr PackedLayout layout = K::kLayout;
   constexpr int kParts = layout.d_block / 32, kSubs = layout.subs(), kCodes = layout.sub_block * 16;
@@ -125,7 +130,8 @@ HWY_NOINLINE void AmxTile(const std::uint8_t* codes, const std::uint8_t* scales,
   const std::int8_t *q = x.q.data() + at * 32, *low = x.low.data() + at * 32;
   const std::uint8_t* fine_flags = x.fine.data() + at;
   const float* scale = x.scale.data() + at;
-  const float* scaled_sum = (kSubs == 1 ? x.scaled_sum32.data() : x.scaled_sum16.data()) + x.first_block(group, kSubs);
+  const float* scaled_sum =
+      (kSubs == 1 ? x.scaled_sum32.data() : x.scaled_sum16.data()) + x.first_block(group, kSubs);
 
   VF acc[kTokens], d = hn::Zero(df), dmin = d;
   HWY_UNROLL(16) for (int t = 0; t < kTokens; ++t) acc[t] = hn::Zero(df);
@@ -136,35 +142,41 @@ HWY_NOINLINE void AmxTile(const std::uint8_t* codes, const std::uint8_t* scales,
   const std::int64_t count = blocks * kSubs;
   for (std::int64_t s = 0; s < count; s += 2) {
     bool fine_odd = false, fine_next = false;
-    const std::int64_t block = s / kSubs * kTokens, odd_block = (s + 1) / kSubs * kTokens, next_block = (s + 2) / kSubs * kTokens;
+    const std::int64_t block = s / kSubs * kTokens, odd_block = (s + 1) / kSubs * kTokens,
+                       next_block = (s + 2) / kSubs * kTokens;
     constexpr int kWithin = kSubs == 2 ? 16 : 0;
     if (s + 1 < count) {
       fine_odd = AnySet<kTokens>(fine_flags + odd_block);
-      AmxDot<1, kTokens>(codes + (s + 1) * kCodes, q + odd_block * 32 + kWithin, low + odd_block * 32 + kWithin, fine_odd, odd);
+      AmxDot<1, kTokens>(codes + (s + 1) * kCodes, q + odd_block * 32 + kWithin,
+                         low + odd_block * 32 + kWithin, fine_odd, odd);
     }
-    const int part = static_cast<int>(s / kSubs % kParts), odd_part = static_cast<int>((s + 1) / kSubs % kParts);
+    const int part = static_cast<int>(s / kSubs % kParts),
+              odd_part = static_cast<int>((s + 1) / kSubs % kParts);
     if (part == 0) {
       d = LoadF16(scales);
       if constexpr (layout.has_minima) dmin = LoadF16(scales + 32);
     }
-    AmxAdd<K, kTokens>(even, fine, LoadSubScale<K>(scales, d, dmin, part, 0, 0), scale + block, scaled_sum + s * kTokens, acc);
+    AmxAdd<K, kTokens>(even, fine, LoadSubScale<K>(scales, d, dmin, part, 0, 0), scale + block,
+                       scaled_sum + s * kTokens, acc);
     if (kSubs == 1 && part == kParts - 1) scales += layout.scale_bytes();
     if (s + 2 < count) {
       fine_next = AnySet<kTokens>(fine_flags + next_block);
-      AmxDot<0, kTokens>(codes + (s + 2) * kCodes, q + next_block * 32, low + next_block * 32, fine_next, even);
+      AmxDot<0, kTokens>(codes + (s + 2) * kCodes, q + next_block * 32, low + next_block * 32, fine_next,
+                         even);
     }
     if (s + 1 < count) {
       if (kParts == 1 && kSubs == 1) {
         d = LoadF16(scales);
         if constexpr (layout.has_minima) dmin = LoadF16(scales + 32);
       }
-      AmxAdd<K, kTokens>(odd, fine_odd, LoadSubScale<K>(scales, d, dmin, odd_part, kSubs - 1, 0), scale + odd_block,
-                         scaled_sum + (s + 1) * kTokens, acc);
+      AmxAdd<K, kTokens>(odd, fine_odd, LoadSubScale<K>(scales, d, dmin, odd_part, kSubs - 1, 0),
+                         scale + odd_block, scaled_sum + (s + 1) * kTokens, acc);
       if (odd_part == kParts - 1) scales += layout.scale_bytes();
     }
     fine = fine_next;
   }
-  if (tokens.begin == group && tokens.end == group + kTokens) return StoreRows<kTokens>(acc, row, rows, group, out);
+  if (tokens.begin == group && tokens.end == group + kTokens)
+    return StoreRows<kTokens>(acc, row, rows, group, out);
   alignas(64) float sums[kTokens][16];
   HWY_UNROLL(16) for (int t = 0; t < kTokens; ++t) hn::Store(acc[t], df, sums[t]);
   for (std::int64_t t = tokens.begin; t < tokens.end; ++t) {
@@ -175,32 +187,30 @@ HWY_NOINLINE void AmxTile(const std::uint8_t* codes, const std::uint8_t* scales,
 
 template <class K, int kTokens, class Packed>
 void AmxGroups(const WeightMatrix& w, Range tiles, const QuantizedRows& x, Range tokens, const Output& out,
-               const Packed& packed) {
-  static thread_local AlignedVector<std::uint8_t> codes;
+               const Packed& packed, std::uint8_t* codes) {
   const std::int64_t blocks = w.cols / 32;
-  if (std::ssize(codes) < blocks * 512) codes.resize(static_cast<std::size_t>(blocks) * 512);
   const TileShapes shapes(kTokens, K::kLayout.sub_block);
   for (std::int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const std::uint8_t* planes = packed(tile);
     const std::uint8_t* scales = planes + blocks * K::kLayout.plane_bytes();
-    UnpackTile<K>(planes, blocks, codes.data());
+    UnpackTile<K>(planes, blocks, codes);
     for (std::int64_t t = tokens.begin; t < tokens.end;) {
       const std::int64_t end = HWY_MIN(tokens.end, (t / kTokens + 1) * kTokens);
-      AmxTile<K, kTokens>(codes.data(), scales, blocks, x, {t, end}, tile * kTileRows, w.rows, out);
+      AmxTile<K, kTokens>(codes, scales, blocks, x, {t, end}, tile * kTileRows, w.rows, out);
       t = end;
     }
   }
 }
 
-// Products of tiles with tokens whose groups are of 8 or 16. packed(tile) are a tile's bytes. A group that is not full
-// is computed as if it were.
+// Products of tiles with tokens whose groups are of 8 or 16. packed(tile) are a tile's bytes, codes is room
+// for UnpackTile(). A group that is not full is computed as if it were.
 template <class K, class Packed>
 void AmxTiles(const WeightMatrix& w, Range tiles, const QuantizedRows& x, Range tokens, const Output& out,
-              const Packed& packed) {
+              const Packed& packed, std::uint8_t* codes) {
   if (x.together == 16)
-    AmxGroups<K, 16>(w, tiles, x, tokens, out, packed);
+    AmxGroups<K, 16>(w, tiles, x, tokens, out, packed, codes);
   else
-    AmxGroups<K, 8>(w, tiles, x, tokens, out, packed);
+    AmxGroups<K, 8>(w, tiles, x, tokens, out, packed, codes);
 }
 
 }  // namespace narrows::HWY_NAMESPACE

@@ -140,8 +140,8 @@ void TileTokens(const WeightMatrix& w, const std::uint8_t* packed, std::int64_t 
 template <class K>
 void Tiles(const WeightMatrix& w, Range tiles, const QuantizedRows& x, Range tokens, const Output& out,
            TileScratch& scratch) {
-  const std::size_t bytes = packed_tile_bytes(w.dtype, w.cols);
-  if (!w.packed && scratch.size() < bytes) scratch.resize(bytes);
+  const std::size_t bytes = packed_tile_bytes(w.dtype, w.cols), codes = static_cast<std::size_t>(w.cols) * kTileRows;
+  if (scratch.size() < bytes + codes) scratch.resize(bytes + codes);  // a packed tile and an unpacked one
   const auto packed = [&](std::int64_t tile) {
     if (!w.packed) pack_tile(w, tile, scratch.data());
     return reinterpret_cast<const std::uint8_t*>(w.packed ? w.packed + static_cast<std::size_t>(tile) * bytes
@@ -152,7 +152,7 @@ void Tiles(const WeightMatrix& w, Range tiles, const QuantizedRows& x, Range tok
     const std::int64_t end = HWY_MIN(first + step, tokens.end);
 #if HWY_TARGET == HWY_AVX3_DL
     if (use_amx() && (x.together == 8 || x.together == 16) && end - first >= 4) {
-      AmxTiles<K>(w, tiles, x, {first, end}, out, packed);
+      AmxTiles<K>(w, tiles, x, {first, end}, out, packed, reinterpret_cast<std::uint8_t*>(scratch.data() + bytes));
       continue;
     }
 #endif

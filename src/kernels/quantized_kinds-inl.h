@@ -1,4 +1,5 @@
-// What a packed tile's codes and scales mean, type by type. Included once for each target, by Highway's rules.
+// What a packed tile's codes and scales mean, type by type. Included once for each target, by Highway's
+// rules.
 #if defined(NARROWS_KERNELS_QUANTIZED_KINDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWS_KERNELS_QUANTIZED_KINDS_INL_H_
 #undef NARROWS_KERNELS_QUANTIZED_KINDS_INL_H_
@@ -15,8 +16,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrows::HWY_NAMESPACE {
 
-// How a type's codes become weights: w = scale · (value(code) - kOffset) ± minimum, where value is the code itself or
-// an entry of IQ4's table (stored + 128, so that it is unsigned).
+// How a type's codes become weights: w = scale · (value(code) - kOffset) ± minimum, where value is the code
+// itself or an entry of IQ4's table (stored + 128, so that it is unsigned).
 template <int bits, int sub, bool scales, bool minima, int d_block, int offset, bool table = false>
 struct Kind {
   static constexpr PackedLayout kLayout{bits, sub, scales, minima, d_block};
@@ -56,7 +57,8 @@ HWY_INLINE VU8 ShiftUp(VU8 v) {  // of bytes whose set bits stay inside
   return hn::BitCast(d8, hn::ShiftLeft<kShift>(hn::BitCast(du16, v)));
 }
 
-HWY_ALIGN constexpr std::uint8_t kIQ4Values[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+HWY_ALIGN constexpr std::uint8_t kIQ4Values[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                                   129, 141, 153, 166, 181, 197, 217, 241};
 
 // Values of quad c of a block whose planes begin at `planes` (already advanced to this vector's rows).
 template <class K, int c>
@@ -131,11 +133,13 @@ struct SubScale {
   VF weight, minimum;
 };
 template <class K>
-HWY_INLINE SubScale LoadSubScale(const std::uint8_t* scales, VF d, VF dmin, int part, int sub, int first_row) {
+HWY_INLINE SubScale LoadSubScale(const std::uint8_t* scales, VF d, VF dmin, int part, int sub,
+                                 int first_row) {
   constexpr PackedLayout layout = K::kLayout;
   SubScale s{d, dmin};
   if constexpr (layout.has_scales) {
-    const std::uint8_t* own = scales + layout.d_bytes() + part * layout.sub_scale_bytes() + sub * 16 + first_row;
+    const std::uint8_t* own =
+        scales + layout.d_bytes() + part * layout.sub_scale_bytes() + sub * 16 + first_row;
     if constexpr (layout.has_minima) {
       s.weight = hn::Mul(d, LoadU8(own));
       s.minimum = hn::Mul(dmin, LoadU8(own + layout.subs() * 16));
@@ -146,12 +150,14 @@ HWY_INLINE SubScale LoadSubScale(const std::uint8_t* scales, VF d, VF dmin, int 
   return s;
 }
 
-// acc + one sub-block's product: its integer sum, the scales of weights and activations, and what the minimum takes.
+// acc + one sub-block's product: its integer sum, the scales of weights and activations, and what the minimum
+// takes.
 template <class K>
 HWY_INLINE VF AddScaled(VF acc, VI sum, const SubScale& s, float scale, float scaled_sum) {
   const DF df;
   acc = hn::MulAdd(hn::ConvertTo(df, sum), hn::Mul(s.weight, hn::Set(df, scale)), acc);
-  if constexpr (K::kLayout.has_minima && K::kLayout.has_scales)  // K types subtract their minimum, Q4_1 and Q5_1 add it
+  if constexpr (K::kLayout.has_minima &&
+                K::kLayout.has_scales)  // K types subtract their minimum, Q4_1 and Q5_1 add it
     acc = hn::NegMulAdd(s.minimum, hn::Set(df, scaled_sum), acc);
   else if constexpr (K::kLayout.has_minima)
     acc = hn::MulAdd(s.minimum, hn::Set(df, scaled_sum), acc);

@@ -8,7 +8,19 @@
 
 namespace narrows {
 
-enum class Operation { Embedding, Norm, Qkv, Rotary, Attention, Output, GateUp, Activation, Down, Residual, Head };
+enum class Operation {
+  Embedding,
+  Norm,
+  Qkv,
+  Rotary,
+  Attention,
+  Output,
+  GateUp,
+  Activation,
+  Down,
+  Residual,
+  Head
+};
 inline constexpr std::array<std::string_view, 11> kOperationNames = {
     "embedding", "norm",       "q, k, v", "rotary",   "attention", "attention output",
     "gate, up",  "activation", "down",    "residual", "head"};
@@ -25,7 +37,8 @@ struct Profile {
 // Adds the time from its making to its end to `profile`, where there is one.
 class Timed {
  public:
-  Timed(Profile* profile, Operation operation, std::size_t bytes = 0) : profile_(profile), operation_(operation), bytes_(bytes) {
+  Timed(Profile* profile, Operation operation, std::size_t bytes = 0)
+      : profile_(profile), operation_(operation), bytes_(bytes) {
     if (profile_) start_ = Clock::now();
   }
   Timed(const Timed&) = delete;

@@ -71,14 +71,20 @@ def main():
     figure, axes = plt.subplots(figsize=(8, 5))
     knee = ceiling / bandwidth
     axes.plot([0.5, knee, 3000], [0.5 * bandwidth / 1e9, ceiling / 1e9, ceiling / 1e9], color="black", linewidth=1.2)
-    axes.annotate(f"memory: {bandwidth / 1e9:.0f} GB/s", (0.55, 0.55 * bandwidth / 1e9 * 1.25), fontsize=8)
-    axes.annotate(f"8-bit products: {ceiling / 1e9:.0f} G/s", (knee * 1.3, ceiling / 1e9 * 1.1), fontsize=8)
+    axes.annotate(f"memory: {bandwidth / 1e9:.0f} GB/s", (knee / 3, ceiling / 3e9), textcoords="offset points",
+                  xytext=(-8, 0), ha="right", fontsize=8)
+    axes.annotate(f"8-bit products: {ceiling / 1e9:.0f} G/s", (knee * 1.3, ceiling / 1e9), textcoords="offset points",
+                  xytext=(0, 6), fontsize=8)
     for (name, (found, _)), marker in zip(measured.items(), "osD^v"):
         axes.scatter([x for _, x, _ in found], [y / 1e9 for _, _, y in found], marker=marker, s=28, label=name)
         for label, x, y in found:
             axes.annotate(label, (x, y / 1e9), textcoords="offset points", xytext=(6, -3), fontsize=7)
     axes.set(xscale="log", yscale="log", xlabel="products per byte read", ylabel="10⁹ products per second",
              title=f"{a.threads} threads")
+    axes.set_ylim(0.4 * bandwidth / 1e9, 2 * ceiling / 1e9)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
     axes.legend(fontsize=8, loc="lower right")
     axes.grid(True, which="major", alpha=0.3)
     figure.tight_layout()

@@ -1,6 +1,7 @@
 // One sequence of tokens in the making: the key/value cache and the latest logits.
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -64,5 +65,6 @@ struct BatchItem {
 
 // Steps several sequences through one forward pass; each session's logits() are as if it had been stepped alone.
 void step(std::span<const BatchItem> batch);
+inline void step(std::initializer_list<BatchItem> batch) { step(std::span(batch.begin(), batch.size())); }
 
 }  // namespace narrows

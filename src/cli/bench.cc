@@ -190,6 +190,13 @@ class Bench {
   std::vector<TokenId> text_;
 };
 
+// "Gemma 3 270m Q4_K_M".
+std::string model_type(const Json& description) {
+  const std::string name = description.value("name", ""), type = description.value("file_type", "");
+  return fmt::format("{}{}{}", name.empty() ? description.value("architecture", "") : name,
+                     type.empty() ? "" : " ", type);
+}
+
 // llama-bench's fields, and ours.
 Json as_json(const Test& test, const BenchOptions& o, const Model& model, const Json& description,
              double bandwidth) {
@@ -203,7 +210,7 @@ Json as_json(const Test& test, const BenchOptions& o, const Model& model, const 
   }
   Json json{{"build_version", NARROWS_VERSION},
             {"model_filename", o.model.path},
-            {"model_type", description.value("name", model.architecture())},
+            {"model_type", model_type(description)},
             {"model_size", description.at("weight_bytes")},
             {"model_n_params", description.at("parameters")},
             {"n_batch", o.cache.batch},

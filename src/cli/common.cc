@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 
@@ -45,6 +46,17 @@ constexpr IgnoredFlag kIgnored[] = {
     {"--color,--co", 0, "the output has no colours"},
     {"--simple-io", 0, "input and output are plain where they are no terminal"},
     {"--log-disable", 0, "there is no log"},
+    {"--log-file", 1, "there is no log"},
+    {"--log-colors", -1, "there is no log"},
+    {"--repack", 0, "weights are repacked unless --no-repack is given"},
+    {"--no-host", 0, "narrows computes on the CPU"},
+    {"--no-op-offload", 0, "narrows computes on the CPU"},
+    {"--cpu-moe", 0, "narrows computes on the CPU"},
+    {"--direct-io", 0, "files are always memory-mapped"},
+    {"--cpu-mask", 1, "threads keep the affinity of the process"},
+    {"--cpu-strict", 1, "threads keep the affinity of the process"},
+    {"--swa-full", 0, "what a sliding window has left behind is not kept"},
+    {"--offline", 0, "nothing is ever fetched"},
 };
 
 }  // namespace
@@ -53,10 +65,16 @@ CLI::Validator range(double least, double most) {
   return CLI::Validator(
       [least, most](std::string& text) {
         double value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return std::string();
-        return most >= kUnbounded
-                   ? fmt::format("expected a number from {:g}, found {}", least, text)
-                   : fmt::format("expected a number from {:g} to {:g}, found {}", least, most, text);
+        const bool number = CLI::detail::lexical_cast(text, value);
+        if (number && value >= least && value <= most) return std::string();
+        // Without an exponent where they are whole.
+        const auto bound = [](double b) {
+          return b == std::floor(b) ? fmt::format("{:.0f}", b) : fmt::format("{:g}", b);
+        };
+        return most >= kUnbounded && !(number && value > most)
+                   ? fmt::format("expected a number from {}, found {}", bound(least), text)
+                   : fmt::format("expected a number from {} to {}, found {}", bound(least), bound(most),
+                                 text);
       },
       "");
 }
@@ -135,7 +153,11 @@ std::string read_file(const std::string& path) {
   if (!file) fail("{}: cannot open: {}", path, std::strerror(errno));
   std::string text;
   char buffer[1 << 16];
-  for (std::size_t n; (n = std::fread(buffer, 1, sizeof(buffer), file)) > 0;) text.append(buffer, n);
+  // A short count is the end: asking again would wait for a second Ctrl-D on a terminal.
+  for (std::size_t n = sizeof(buffer); n == sizeof(buffer);) {
+    n = std::fread(buffer, 1, sizeof(buffer), file);
+    text.append(buffer, n);
+  }
   const int error = std::ferror(file) ? errno : 0;
   if (!standard) std::fclose(file);
   if (error != 0) fail("{}: cannot read: {}", standard ? "standard input" : path, std::strerror(error));

@@ -52,6 +52,9 @@ void eval(const EvalCommand& o) {
   EvalOptions options{.context = o.cache.context, .max_tokens = o.max_tokens, .kv_type = o.cache.kv_type()};
   const std::string text = read_file(o.file);
   const auto model = o.model.load();
+  if (o.cache.context > model->trained_context())
+    note(fmt::format("-c {} exceeds the {} tokens of context that the model was trained on", o.cache.context,
+                     model->trained_context()));
   const auto reference = o.reference.empty() ? nullptr : Model::load(o.reference, o.model.load_options());
   std::optional<Progress> bar;
   options.progress = [&](std::int64_t done, std::int64_t total, double perplexity) {
@@ -88,7 +91,7 @@ void add_eval(CLI::App& program) {
 The text is tokenized whole and cut into windows, each computed on its own, with BOS first if the model adds one. Every
 token of a window but its first is scored given those before it. With --reference: the ratio of the perplexities, the
 share of positions where both models hold the same token likeliest, and the mean Kullback-Leibler divergence of the
-model from the reference.)");
+model from the reference, which has an f16 cache whatever --kv-type says.)");
   command->callback([o] { eval(*o); });
 }
 

@@ -69,7 +69,9 @@ std::string usage_message(const CLI::App& program, const CLI::ParseError& error)
   // Without a command the parser complains of that first, and not of what stands in its place.
   const auto rest = program.remaining(true);
   if (!rest.empty() && (name.empty() || dynamic_cast<const CLI::ExtrasError*>(&error)))
-    what = fmt::format("unexpected argument {}", rest.front());
+    what = fmt::format("{} {}",
+                       name.empty() && rest.front()[0] != '-' ? "unknown command" : "unexpected argument",
+                       rest.front());
   return fmt::format("{}{} (see {} --help)", where, what, help);
 }
 
@@ -94,6 +96,16 @@ int run_program(int argc, char** argv) {
     std::string argument = argv[i];
     if (argument.size() > 2 && argument[0] == '-' && is_short(argument.substr(1, argument.find('=') - 1)))
       argument.insert(0, "-");
+    // The parser would take "-hf x" for "-h -f x", "-prompt=hi" for "-p rompt=hi". What is left of one dash
+    // and several letters is a short flag with its number, -n5, or nothing that is known.
+    if (argument.size() > 2 && argument[0] == '-' && std::isalpha(static_cast<unsigned char>(argument[1])) &&
+        (std::isalpha(static_cast<unsigned char>(argument[2])) || argument[2] == '-')) {
+      const bool named = argc > 1 && argv[1][0] != '-';
+      note(fmt::format("{}unexpected argument {} (see narrows{} --help)",
+                       named ? fmt::format("{}: ", argv[1]) : "", argument,
+                       named ? fmt::format(" {}", argv[1]) : ""));
+      return 2;
+    }
     arguments.push_back(std::move(argument));
   }
   try {

@@ -1,6 +1,9 @@
 // narrows quantize: a model with its weights in another type.
 #include <fmt/format.h>
 
+#include <map>
+#include <numeric>
+
 #include "cli/common.h"
 #include "formats/requantize.h"
 
@@ -30,8 +33,22 @@ void quantize_file(const QuantizeOptions& o) {
     options.token_embedding_type = parse_type(o.embedding_type, "--token-embedding-type");
   const GgufFile in = GgufFile::open(o.in);
   requantize(in, type, o.out, options);
+  const GgufFile out = GgufFile::open(o.out);
   print(fmt::format("{}: {} -> {}: {}\n", o.in, human_bytes(static_cast<double>(in.file_bytes())), o.out,
-                    human_bytes(static_cast<double>(GgufFile::open(o.out).file_bytes()))));
+                    human_bytes(static_cast<double>(out.file_bytes()))));
+  // Rows that are not a whole number of blocks have another type; the output matrix may, too.
+  std::map<DType, int> counts;
+  for (const GgufTensor& tensor : out.tensors())
+    if (tensor.dims > 1) ++counts[tensor.dtype];
+  std::string others;
+  for (const auto& [other, count] : counts)
+    if (other != type)
+      others += fmt::format("{}{} of {}", others.empty() ? "" : ", ", count, dtype_info(other).name);
+  if (!others.empty())
+    note(fmt::format(
+        "{} of {} matrices are {}; where that does not fit their rows, or for the output: {}", counts[type],
+        std::accumulate(counts.begin(), counts.end(), 0, [](int n, const auto& c) { return n + c.second; }),
+        dtype_info(type).name, others));
 }
 
 }  // namespace
@@ -53,7 +70,8 @@ void add_quantize(CLI::App& program) {
       ->type_name("TYPE");
   command->add_option("--token-embedding-type", o->embedding_type, "Another type for the embedding")
       ->type_name("TYPE");
-  command->add_flag("--pure", o->pure, "The output matrix too has TYPE; otherwise at least Q6_K");
+  command->add_flag("--pure", o->pure,
+                    "The output matrix too has TYPE, where its rows allow it; otherwise at least Q6_K");
   command->add_flag_callback("--allow-requantize", [] {})
       ->group("");  // llama-quantize asks for it; always allowed here
   command->callback([o] { quantize_file(*o); });

@@ -137,8 +137,8 @@ class Runner {
     generate_.ignore_end = o_.ignore_eos;
     generate_.show_special = o_.special;
     if (o_.cache.context > model_->trained_context())
-      note(fmt::format("-c {} exceeds the {} tokens of context that the model was trained on", o_.cache.context,
-                       model_->trained_context()));
+      note(fmt::format("-c {} exceeds the {} tokens of context that the model was trained on",
+                       o_.cache.context, model_->trained_context()));
   }
 
   int run() {
@@ -146,7 +146,8 @@ class Runner {
     const bool converse =
         o_.conversation || (!o_.no_conversation && o_.prompt_ids.empty() && model_->has_chat_template());
     if (converse) return run_conversation();
-    if (!o_.system.empty()) throw UsageError("--system-prompt: the model has no conversation to put it in");
+    if (!o_.system.empty())
+      throw UsageError("--system-prompt needs a conversation: a model with a chat template, without -no-cnv");
     return run_completion();
   }
 
@@ -154,7 +155,7 @@ class Runner {
   int run_completion() {
     std::vector<TokenId> ids;
     if (o_.prompt_ids.empty()) {
-      if (o_.prompt.empty()) throw UsageError("expected a prompt: -p, -f or --prompt-ids");
+      if (o_.prompt.empty()) throw UsageError("expected a prompt that is not empty: -p, -f or --prompt-ids");
       ids = model_->tokenize(o_.prompt, {.add_special = true, .parse_special = true});
     } else {
       ids = parse_ids(o_.prompt_ids, "--prompt-ids");
@@ -229,7 +230,9 @@ class Runner {
     else
       print("\n");
     if (result.reason == StopReason::ContextFull)
-      note(fmt::format("the context of {} tokens is full", session_.context()));
+      note(fmt::format(
+          "the context of {} tokens is full: -c N sets another, --context-shift goes on by forgetting",
+          session_.context()));
     if (!o_.no_perf) {
       const auto rate = [](std::int64_t tokens, double seconds) {
         return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;

@@ -48,7 +48,7 @@ class Evaluation {
         session_(model, {.context = options.context, .kv_type = options.kv_type}),
         pool_(model->threads()) {
     if (reference)
-      reference_.emplace(reference, SessionOptions{.context = options.context, .kv_type = options.kv_type});
+      reference_.emplace(reference, SessionOptions{.context = options.context});
   }
 
   // Scores every token of the window but the first. Calls progress(tokens computed) between pieces.

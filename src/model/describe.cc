@@ -20,6 +20,16 @@ Json by_layer(const ModelSpec& spec, Get&& get) {
   return values;
 }
 
+// llama.cpp's names for mixtures of types.
+std::string file_type_name(std::int64_t type) {
+  static const std::map<std::int64_t, const char*> kNames = {
+      {0, "F32"},     {1, "F16"},     {2, "Q4_0"},    {3, "Q4_1"},    {7, "Q8_0"},    {8, "Q5_0"},    {9, "Q5_1"},
+      {10, "Q2_K"},   {11, "Q3_K_S"}, {12, "Q3_K_M"}, {13, "Q3_K_L"}, {14, "Q4_K_S"}, {15, "Q4_K_M"}, {16, "Q5_K_S"},
+      {17, "Q5_K_M"}, {18, "Q6_K"},   {25, "IQ4_NL"}, {30, "IQ4_XS"}, {32, "BF16"}};
+  const auto found = kNames.find(type);
+  return found == kNames.end() ? "type " + std::to_string(type) : found->second;
+}
+
 Json describe_cache(const ModelSpec& spec, std::int64_t context) {
   // Elements a token adds in layers that keep everything, and those that a sliding window keeps.
   double elements = 0;
@@ -40,6 +50,7 @@ std::string LoadedModel::describe(std::int64_t context) const {
   json["format"] = "GGUF v" + std::to_string(file_.version());
   json["architecture"] = architecture_;
   json["name"] = file_.find_string("general.name").value_or("");
+  if (const auto type = file_.find_int("general.file_type")) json["file_type"] = file_type_name(*type);
   std::int64_t parameters = 0, tensor_bytes = 0;
   std::map<std::string, std::pair<int, std::int64_t>> types;
   for (const GgufTensor& tensor : file_.tensors()) {

@@ -1,6 +1,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -81,6 +82,8 @@ void load_layer(Loader& loader, const ModelSpec& spec, int index, LayerWeights& 
   sites.push_back({loader.linear(block + "ffn_down", inter, d)});
 }
 
+constexpr std::int64_t kSliceBytes = 16 << 20;
+
 // Lays the matrices of block types out for the kernels, tile by tile on all threads: one buffer, in the order in which
 // a token reads them.
 LargeBuffer repack(std::vector<std::vector<Linear>>& sites, ThreadPool& pool) {
@@ -101,21 +104,24 @@ LargeBuffer repack(std::vector<std::vector<Linear>>& sites, ThreadPool& pool) {
   const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   for (WeightMatrix* matrix : matrices) {
     WeightMatrix& w = *matrix;
-    const std::size_t tile_bytes = packed_tile_bytes(w.dtype, w.cols);
-    pool.run([&](int thread) {
-      const Range mine = share_of(w.tiles(), thread, pool.size());
-      for (std::int64_t t = mine.begin; t < mine.end; ++t)
-        pack_tile(w, t, to + static_cast<std::size_t>(t) * tile_bytes);
-    });
+    const std::size_t tile_bytes = packed_tile_bytes(w.dtype, w.cols), row = row_bytes(w.dtype, w.cols);
     w.packed = to;
+    const std::int64_t step = std::max<std::int64_t>(kSliceBytes / static_cast<std::int64_t>(tile_bytes), 1);
+    for (std::int64_t first = 0; first < w.tiles(); first += step) {
+      const std::int64_t end = std::min(first + step, w.tiles());
+      pool.share(end - first, 1, [&](int, Range range) {
+        for (std::int64_t t = first + range.begin; t < first + range.end; ++t)
+          pack_tile(w, t, to + static_cast<std::size_t>(t) * tile_bytes);
+      });
+      done += end - first;
+      progress.update(done);
+      // The file's pages are not needed again: without this the weights would count twice.
+      const auto at = reinterpret_cast<std::uintptr_t>(w.data);
+      const auto from = (at + static_cast<std::size_t>(first * kTileRows) * row + page - 1) / page * page;
+      const auto until = (at + static_cast<std::size_t>(std::min(end * kTileRows, w.rows)) * row) / page * page;
+      if (from < until) ::madvise(reinterpret_cast<void*>(from), until - from, MADV_DONTNEED);
+    }
     to += static_cast<std::size_t>(w.tiles()) * tile_bytes;
-    done += w.tiles();
-    progress.update(done);
-    // The file's pages are not needed again: without this the weights would count twice.
-    const auto begin = (reinterpret_cast<std::uintptr_t>(w.data) + page - 1) / page * page;
-    const auto end = (reinterpret_cast<std::uintptr_t>(w.data) + static_cast<std::size_t>(w.rows) *
-                      row_bytes(w.dtype, w.cols)) / page * page;
-    if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
   }
   return buffer;
 }

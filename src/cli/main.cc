@@ -66,6 +66,14 @@ std::string usage_message(const CLI::App& program, const CLI::ParseError& error)
   const std::string where = name.empty() ? "" : name + ": ",
                     help = name.empty() ? "narrows" : "narrows " + name;
   std::string what = name.empty() ? "expected a command" : one_line(error.what());
+  // A missing positional goes by what stands in the usage line.
+  for (const CLI::App* used : program.get_subcommands())
+    for (const CLI::Option* option : used->get_options())
+      if (option->get_positional() && what == option->get_name() + " is required")
+        what = option->get_type_name() + " is required";
+  // A value that is no number.
+  if (dynamic_cast<const CLI::ConversionError*>(&error) && what.starts_with("Could not convert: "))
+    what = "expected a number: " + what.substr(std::string_view("Could not convert: ").size());
   // Without a command the parser complains of that first, and not of what stands in its place.
   const auto rest = program.remaining(true);
   if (!rest.empty() && (name.empty() || dynamic_cast<const CLI::ExtrasError*>(&error)))

@@ -66,6 +66,8 @@ class Usage(Case):
         self.refused(2, "unknown command frobnicate", "frobnicate")
         for command in COMMANDS:
             self.refused(2, command + ": ", command, "--no-such-flag")
+        self.refused(2, "info: FILE is required", "info")
+        self.refused(2, "quantize: OUT.gguf is required", "quantize", "in.gguf")
         model = ["run", "-m", "absent.gguf"]
         for flags, pattern in [
             (["--no-such-flag"], "unexpected argument --no-such-flag"),
@@ -87,6 +89,7 @@ class Usage(Case):
             (["-p", "a", "-f", "b"], "exclude"),
             (["-cnv", "-no-cnv"], "exclude"),
             (["-s", "-2"], "--seed: .*-2"),
+            (["-s", "abc"], "expected a number: --seed = abc"),
         ]:
             with self.subTest(flags=flags):
                 self.refused(2, pattern, *model, *flags)

@@ -11,6 +11,7 @@
 namespace narrows {
 
 inline constexpr std::size_t kCacheLine = 64;
+inline constexpr std::size_t kPrefetchBytes = 4096;  // how far ahead streams through memory ask for it
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // Memory aligned to a cache line; from kHugePage bytes on, to huge pages where the system grants them:

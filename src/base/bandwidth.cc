@@ -13,11 +13,12 @@ namespace {
 constexpr std::int64_t kWords = (std::int64_t{512} << 20) / sizeof(std::uint64_t);
 constexpr int kPasses = 5;
 
-// Independent lanes: the additions never wait for one another, the loads set the pace; asked for ahead, as the kernels do.
+// Independent lanes: the additions never wait for one another, the loads set the pace; asked for ahead, as
+// the kernels do.
 std::uint64_t sum(const std::uint64_t* words, std::int64_t count) {
   constexpr int kLanes = 32;
   std::uint64_t lanes[kLanes] = {};
-  constexpr int kAhead = 512, kLine = 8;
+  constexpr int kAhead = kPrefetchBytes / sizeof(std::uint64_t), kLine = kCacheLine / sizeof(std::uint64_t);
   for (std::int64_t i = 0; i + kLanes <= count; i += kLanes) {
     for (int l = 0; l < kLanes; l += kLine) __builtin_prefetch(words + i + kAhead + l);
     for (int l = 0; l < kLanes; ++l) lanes[l] += words[i + l];

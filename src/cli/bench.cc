@@ -38,9 +38,10 @@ struct Test {
   std::vector<OperationCost> costs;  // of all repetitions, with --profile
 
   std::int64_t tokens() const { return prompt + generate * parallel; }
+  // Forward passes of all repetitions.
   double steps() const {
-    return generate > 0 ? static_cast<double>(generate) : 1;
-  }  // forward passes a repetition
+    return (generate > 0 ? static_cast<double>(generate) : 1) * static_cast<double>(seconds.size());
+  }
   double mean(auto&& value) const {
     double sum = 0;
     for (const double s : seconds) sum += value(s);
@@ -238,7 +239,7 @@ Json as_json(const Test& test, const BenchOptions& o, const Model& model, const 
   }
   if (!test.costs.empty()) {
     Json& operations = json["operations"] = Json::array();
-    const double steps = test.steps() * static_cast<double>(o.repetitions);
+    const double steps = test.steps();
     for (const OperationCost& cost : test.costs)
       operations.push_back({{"operation", cost.name},
                             {"calls_per_step", static_cast<double>(cost.calls) / steps},
@@ -292,11 +293,11 @@ std::string as_markdown(const std::vector<Test>& tests, const Json& rows) {
 }
 
 // Where the time of a step goes: a table for each test.
-std::string profile_tables(const std::vector<Test>& tests, const BenchOptions& o) {
+std::string profile_tables(const std::vector<Test>& tests) {
   std::string text;
   for (const Test& test : tests) {
     if (test.costs.empty()) continue;
-    const double steps = test.steps() * static_cast<double>(o.repetitions);
+    const double steps = test.steps();
     double total = 0;
     for (const OperationCost& cost : test.costs) total += cost.seconds;
     text += fmt::format(
@@ -323,7 +324,7 @@ void bench(const BenchOptions& o) {
   for (const Test& test : tests) rows.push_back(as_json(test, o, bench.model(), description, bandwidth));
   print(o.output == "json"  ? rows.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
         : o.output == "csv" ? as_csv(rows)
-                            : as_markdown(tests, rows) + profile_tables(tests, o));
+                            : as_markdown(tests, rows) + profile_tables(tests));
 }
 
 }  // namespace

@@ -114,6 +114,12 @@ KvType CacheOptions::kv_type() const {
   return KvType::F16;
 }
 
+void CacheOptions::warn_beyond_training(const Model& model) const {
+  if (context > model.trained_context())
+    note(fmt::format("-c {} exceeds the {} tokens of context that the model was trained on", context,
+                     model.trained_context()));
+}
+
 std::string_view kv_type_name(KvType type) {
   switch (type) {
     case KvType::F16:

@@ -39,6 +39,8 @@ struct CacheOptions {
   // Throws UsageError if -ctk and -ctv differ.
   KvType kv_type() const;
   std::int64_t chunk() const { return std::min(batch, micro_batch); }
+  // A line on stderr if the context is beyond what the model was trained on.
+  void warn_beyond_training(const Model& model) const;
 };
 std::string_view kv_type_name(KvType type);  // "f16"
 void add_kv_type(CLI::App& command, CacheOptions& options);

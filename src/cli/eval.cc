@@ -52,9 +52,7 @@ void eval(const EvalCommand& o) {
   EvalOptions options{.context = o.cache.context, .max_tokens = o.max_tokens, .kv_type = o.cache.kv_type()};
   const std::string text = read_file(o.file);
   const auto model = o.model.load();
-  if (o.cache.context > model->trained_context())
-    note(fmt::format("-c {} exceeds the {} tokens of context that the model was trained on", o.cache.context,
-                     model->trained_context()));
+  o.cache.warn_beyond_training(*model);
   const auto reference = o.reference.empty() ? nullptr : Model::load(o.reference, o.model.load_options());
   std::optional<Progress> bar;
   options.progress = [&](std::int64_t done, std::int64_t total, double perplexity) {

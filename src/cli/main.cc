@@ -60,11 +60,15 @@ void open_standard_streams() {
     if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
+// "run: what is wrong (see narrows run --help)"; without a command's name, "… (see narrows --help)".
+std::string usage_line(const std::string& name, std::string_view what) {
+  return name.empty() ? fmt::format("{} (see narrows --help)", what)
+                      : fmt::format("{0}: {1} (see narrows {0} --help)", name, what);
+}
+
 // What is wrong with the command line, in one line.
 std::string usage_message(const CLI::App& program, const CLI::ParseError& error) {
   const std::string name = command_name(program);
-  const std::string where = name.empty() ? "" : name + ": ",
-                    help = name.empty() ? "narrows" : "narrows " + name;
   std::string what = name.empty() ? "expected a command" : one_line(error.what());
   // A missing positional goes by what stands in the usage line.
   for (const CLI::App* used : program.get_subcommands())
@@ -80,7 +84,7 @@ std::string usage_message(const CLI::App& program, const CLI::ParseError& error)
     what = fmt::format("{} {}",
                        name.empty() && rest.front()[0] != '-' ? "unknown command" : "unexpected argument",
                        rest.front());
-  return fmt::format("{}{} (see {} --help)", where, what, help);
+  return usage_line(name, what);
 }
 
 int run_program(int argc, char** argv) {
@@ -108,10 +112,7 @@ int run_program(int argc, char** argv) {
     // and several letters is a short flag with its number, -n5, or nothing that is known.
     if (argument.size() > 2 && argument[0] == '-' && std::isalpha(static_cast<unsigned char>(argument[1])) &&
         (std::isalpha(static_cast<unsigned char>(argument[2])) || argument[2] == '-')) {
-      const bool named = argc > 1 && argv[1][0] != '-';
-      note(fmt::format("{}unexpected argument {} (see narrows{} --help)",
-                       named ? fmt::format("{}: ", argv[1]) : "", argument,
-                       named ? fmt::format(" {}", argv[1]) : ""));
+      note(usage_line(argv[1][0] != '-' ? argv[1] : "", fmt::format("unexpected argument {}", argument)));
       return 2;
     }
     arguments.push_back(std::move(argument));
@@ -131,8 +132,7 @@ int run_program(int argc, char** argv) {
     note(usage_message(program, error));
     return 2;
   } catch (const UsageError& error) {
-    note(fmt::format("{}: {} (see narrows {} --help)", command_name(program), one_line(error.what()),
-                     command_name(program)));
+    note(usage_line(command_name(program), one_line(error.what())));
     return 2;
   }
 }

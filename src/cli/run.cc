@@ -136,9 +136,7 @@ class Runner {
     generate_.stop = o_.stop;
     generate_.ignore_end = o_.ignore_eos;
     generate_.show_special = o_.special;
-    if (o_.cache.context > model_->trained_context())
-      note(fmt::format("-c {} exceeds the {} tokens of context that the model was trained on",
-                       o_.cache.context, model_->trained_context()));
+    o_.cache.warn_beyond_training(*model_);
   }
 
   int run() {

@@ -51,12 +51,10 @@ using ScoreRows = std::array<const float*, kMostQueryRows>;
 template <int kRows>
 constexpr int kVectorsFor = HWY_TARGET <= HWY_AVX3 ? (kRows >= 5 ? 2 : 4) : (kRows >= 6 ? 1 : kRows >= 3 ? 2 : 4);
 
-// Memory that will be read this many bytes on: a page is read once, faster than the hardware foresees.
-constexpr std::ptrdiff_t kAhead = 4096;
-
+// A page is read once, faster than the hardware foresees.
 template <class T>
 HWY_INLINE void PrefetchAhead(const T* p) {
-  __builtin_prefetch(reinterpret_cast<const std::byte*>(p) + kAhead);
+  __builtin_prefetch(reinterpret_cast<const std::byte*>(p) + kPrefetchBytes);
 }
 
 // scores[r][key] for kVectors vectors of keys that begin at `key`: one chain of multiply-adds over the dimensions.

@@ -83,21 +83,23 @@ struct alignas(64) AmxSums {
   std::int32_t sum[kTokens][16], low[kTokens][16];
 };
 
+// sums = activations [tokens][32] · the weights that the slot's tile holds.
+template <int kSlot, class Sums>
+HWY_INLINE void AmxProduct(const std::int8_t* activations, Sums& sums) {
+  constexpr int kSum = kSumTile + kSlot, kActivation = kActivationTile + kSlot, kWeight = kWeightTile + kSlot;
+  TileLoad<kActivation>(activations, 32);
+  asm volatile("tilezero %%tmm%c0" : : "i"(kSum));
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kActivation), "i"(kWeight));
+  TileStore<kSum>(sums);
+}
+
 // One sub-block's integer sums: codes [rows of 4 columns], q and low [tokens][32].
 template <int kSlot, int kTokens>
 HWY_INLINE void AmxDot(const std::uint8_t* codes, const std::int8_t* q, const std::int8_t* low, bool fine,
                        AmxSums<kTokens>& out) {
-  constexpr int kSum = kSumTile + kSlot, kActivation = kActivationTile + kSlot, kWeight = kWeightTile + kSlot;
-  TileLoad<kWeight>(codes, 64);
-  TileLoad<kActivation>(q, 32);
-  asm volatile("tilezero %%tmm%c0" : : "i"(kSum));
-  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kActivation), "i"(kWeight));
-  TileStore<kSum>(out.sum);
-  if (!fine) return;
-  TileLoad<kActivation>(low, 32);
-  asm volatile("tilezero %%tmm%c0" : : "i"(kSum));
-  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kActivation), "i"(kWeight));
-  TileStore<kSum>(out.low);
+  TileLoad<kWeightTile + kSlot>(codes, 64);
+  AmxProduct<kSlot>(q, out.sum);
+  if (fine) AmxProduct<kSlot>(low, out.low);
 }
 
 // acc + one sub-block's products. Not a lambda: the accumulators must stay in registers.
@@ -113,8 +115,8 @@ HWY_INLINE void AmxAdd(const AmxSums<kTokens>& sums, bool fine, const SubScale& 
     }
   } else {
     HWY_UNROLL(16)
-    for (int t = 0; t < kTokens; ++t) acc[t] =
-        AddScaled<K>(acc[t], hn::Load(di, sums.sum[t]), scale, block_scale[t], block_sum[t]);
+    for (int t = 0; t < kTokens; ++t)
+      acc[t] = AddScaled<K>(acc[t], hn::Load(di, sums.sum[t]), scale, block_scale[t], block_sum[t]);
   }
 }
 

@@ -47,8 +47,6 @@ HWY_INLINE void DotBlock(const std::uint8_t* planes, int sub, const std::int8_t*
       sums[t] = hn::Sub(sums[t], hn::ShiftLeft<Log2(K::kOffset)>(hn::Set(di, code_sum[t])));
 }
 
-constexpr std::ptrdiff_t kAhead = 4096;  // bytes
-
 // One vector's rows of a tile with kTokens tokens.
 template <class K, int kTokens>
 HWY_INLINE void TilePart(const std::uint8_t* HWY_RESTRICT planes, const std::uint8_t* HWY_RESTRICT scales,
@@ -75,7 +73,7 @@ HWY_INLINE void TilePart(const std::uint8_t* HWY_RESTRICT planes, const std::uin
     for (int part = 0; part < kParts; ++part, planes += layout.plane_bytes()) {
       // Memory sets the pace of few tokens: what is read next is asked for ahead of the hardware's own guess.
       if constexpr (kTokens <= 2)
-        for (int line = 0; line < layout.plane_bytes(); line += 64) __builtin_prefetch(planes + kAhead + line);
+        for (int line = 0; line < layout.plane_bytes(); line += 64) __builtin_prefetch(planes + kPrefetchBytes + line);
       // Where no token's block is fine the second product would add zeros: left out, it changes no bit.
       const bool fine = AnySet<kTokens>(fine_flags);
       for (int sub = 0; sub < kSubs; ++sub) {

@@ -3,6 +3,7 @@
 #include "narrows/chat.h"
 #include "narrows/error.h"
 #include "narrows/generate.h"
+#include "narrows/methods.h"
 #include "narrows/model.h"
 #include "narrows/sampler.h"
 #include "narrows/session.h"

@@ -333,6 +333,7 @@ void add_bench(CLI::App& program) {
   CLI::App* command = program.add_subcommand("bench", "Tokens per second of prompts and of generation");
   const auto o = std::make_shared<BenchOptions>();
   add_model_options(*command, o->model);
+  add_method_options(*command, o->model);
   const auto count = range(0, 1 << 24);
   command->add_option("-p,--n-prompt", o->prompt, "Tokens of the prompt (default 512); 0: no such test")
       ->type_name("N")

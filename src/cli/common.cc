@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 
 #include "base/error.h"
 
@@ -102,6 +103,26 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
       option->expected(flag.values < 0 ? 0 : 1, 1);
     }
   }
+}
+
+std::shared_ptr<Model> ModelOptions::load() const {
+  if (gsi.path.empty() && (gsi.epsilon || gsi.k > 0)) throw UsageError("--eps and --k need --gsi");
+  auto model = Model::load(path, load_options());
+  if (!gsi.path.empty()) apply_gsi(*model, gsi);
+  return model;
+}
+
+void add_method_options(CLI::App& command, ModelOptions& options) {
+  command.add_option("--gsi", options.gsi.path, "Gated subspace inference with the bases of this file (see narrows calibrate)")
+      ->type_name("FILE");
+  command
+      .add_option("--eps", options.gsi.epsilon,
+                  "With --gsi: tokens nearer than this to a site's subspace take the fast path; 0: none, inf: all")
+      ->type_name("E")
+      ->check(range(0, std::numeric_limits<double>::infinity()));
+  command.add_option("--k", options.gsi.k, "With --gsi: directions used, at most those of the file (default: all)")
+      ->type_name("K")
+      ->check(range(1, 1 << 20));
 }
 
 KvType CacheOptions::kv_type() const {

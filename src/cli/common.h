@@ -20,8 +20,10 @@ struct ModelOptions {
   std::string path;
   int threads = 0;
   bool no_repack = false;
+  GsiOptions gsi;  // path empty: dense
   LoadOptions load_options() const { return {.threads = threads < 0 ? 0 : threads, .repack = !no_repack}; }
-  std::shared_ptr<Model> load() const { return Model::load(path, load_options()); }
+  // With the methods that the flags ask for.
+  std::shared_ptr<Model> load() const;
 };
 
 inline constexpr double kUnbounded = 1 << 30;
@@ -31,6 +33,9 @@ CLI::Validator range(double least, double most);
 
 // -m, -t, --no-repack, and llama.cpp's flags that mean nothing here, each accepted with a line on stderr.
 void add_model_options(CLI::App& command, ModelOptions& options);
+
+// --gsi, --eps, --k.
+void add_method_options(CLI::App& command, ModelOptions& options);
 
 struct CacheOptions {
   std::int64_t context = 0;

@@ -72,6 +72,7 @@ void add_eval(CLI::App& program) {
   const auto o = std::make_shared<EvalCommand>();
   o->cache.context = 512;
   add_model_options(*command, o->model);
+  add_method_options(*command, o->model);
   command->add_option("-f,--file", o->file, "The text (-: standard input)")->type_name("TEXT")->required();
   command->add_option("-c,--ctx,--ctx-size", o->cache.context, "Tokens a window, BOS included (default 512)")
       ->type_name("N")

@@ -61,6 +61,7 @@ void add_logits(CLI::App& program) {
   CLI::App* command = program.add_subcommand("logits", "Write the logits after each token to a NumPy file");
   const auto options = std::make_shared<LogitsOptions>();
   add_model_options(*command, options->model);
+  add_method_options(*command, options->model);
   add_kv_type(*command, options->cache);
   command->add_option("--ids", options->ids, "The tokens; nothing is added")->type_name("1,2,3")->required();
   command->add_option("-o,--output", options->output, "The file: float32, tokens × vocabulary")

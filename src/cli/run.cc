@@ -37,6 +37,7 @@ struct RunOptions {
 
 void add_options(CLI::App& c, RunOptions& o) {
   add_model_options(c, o.model);
+  add_method_options(c, o.model);
   c.add_option("-p,--prompt", o.prompt, "The prompt, or the first message of a conversation")
       ->type_name("TEXT");
   c.add_option("-f,--file", o.file, "Read the prompt from a file (-: standard input)")->type_name("FILE");

@@ -46,10 +46,10 @@ struct Pass {
   void feed_forward(int index, const float* h, float* out);
   void layer(int index);
   void head(const LogitRows& wanted);
-  void apply(Operation operation, const LinearSite& site, const float* from, std::int64_t count, float* to);
+  void apply(Operation operation, LinearSite& site, const float* from, std::int64_t count, float* to);
 };
 
-void Pass::apply(Operation operation, const LinearSite& site, const float* from, std::int64_t count, float* to) {
+void Pass::apply(Operation operation, LinearSite& site, const float* from, std::int64_t count, float* to) {
   const Timed timed(work.profile, operation, work.profile ? site.bytes_read() : 0);
   site.apply(pool, work.sites, from, count, to);
 }
@@ -228,15 +228,20 @@ void Pass::head(const LogitRows& wanted) {
 
 void forward(const ModelSpec& spec, const Weights& weights, AttentionPolicy& attention, ThreadPool& pool,
              Workspace& workspace, const Batch& batch, const LogitRows& wanted) {
+  forward(spec, weights, attention, pool, workspace, batch, wanted, {0, spec.layers});
+}
+
+void forward(const ModelSpec& spec, const Weights& weights, AttentionPolicy& attention, ThreadPool& pool,
+             Workspace& workspace, const Batch& batch, const LogitRows& wanted, LayerRange layers) {
   Pass pass{spec, weights, attention, pool, workspace, batch, batch.rows, spec.d, {}};
   attention.begin(batch);
   if (workspace.profile) {
     for (const Run& run : batch.runs) pass.cache_bytes += run.cache->bytes_read();
     pass.cache_bytes /= static_cast<std::size_t>(spec.layers);
   }
-  pass.embed();
+  if (layers.begin == 0) pass.embed();
   pass.tabulate_angles();
-  for (int layer = 0; layer < spec.layers; ++layer) pass.layer(layer);
+  for (int layer = layers.begin; layer < layers.end; ++layer) pass.layer(layer);
   attention.end(batch);
   pass.head(wanted);
 }

@@ -32,8 +32,18 @@ struct LogitRows {
   float* logits;  // [rows.size()][vocab]
 };
 
+// Layers [begin, end) of the model.
+struct LayerRange {
+  int begin, end;
+};
+
 // Runs the batch through the model. Its tokens must be valid ids; each run's cache gains them.
 void forward(const ModelSpec& spec, const Weights& weights, AttentionPolicy& attention, ThreadPool& pool,
              Workspace& workspace, const Batch& batch, const LogitRows& wanted);
+
+// A part of that, for whoever watches the model layer by layer: begins with the embedding where layers.begin is 0, else
+// with the residual stream in workspace.x; leaves it there; passes the head if rows are wanted.
+void forward(const ModelSpec& spec, const Weights& weights, AttentionPolicy& attention, ThreadPool& pool,
+             Workspace& workspace, const Batch& batch, const LogitRows& wanted, LayerRange layers);
 
 }  // namespace narrows

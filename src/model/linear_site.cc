@@ -23,7 +23,7 @@ std::size_t DenseSite::bytes_read() const {
   return bytes;
 }
 
-void DenseSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) const {
+void DenseSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) {
   if (quantize_) scratch.quantized.resize(rows, in());
   scratch.tiles.resize(std::max(scratch.tiles.size(), static_cast<std::size_t>(pool.size())));
   if (quantize_)

@@ -20,26 +20,31 @@ struct Linear {
 struct SiteScratch {
   QuantizedRows quantized;
   std::vector<TileScratch> tiles;  // one a thread
+  AlignedVector<float> projected, span, gathered, outputs;  // of sites that divide tokens between two ways
 };
 
 class LinearSite {
  public:
   virtual ~LinearSite() = default;
-  // y[t] = the outputs of all maps, one after the other, for rows x[t]. x is rows × in(), y rows × out().
-  virtual void apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) const = 0;
+  // y[t] = the outputs of all maps, one after the other, for rows x[t]. x is rows × in(), y rows × out(). One caller at a
+  // time: sites may count what they read.
+  virtual void apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) = 0;
   virtual std::int64_t in() const = 0;
   virtual std::int64_t out() const = 0;
-  virtual std::size_t bytes_read() const = 0;  // weights that one token reads
+  // Weights that one token reads; where that depends on the token, the mean over those computed so far.
+  virtual std::size_t bytes_read() const = 0;
+  virtual const std::vector<Linear>& maps() const = 0;  // the dense maps that the site stands for
 };
 
 // Every weight is read for every token.
 class DenseSite final : public LinearSite {
  public:
   explicit DenseSite(std::vector<Linear> maps);
-  void apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) const override;
+  void apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) override;
   std::int64_t in() const override { return maps_.front().weight.cols; }
   std::int64_t out() const override { return out_; }
   std::size_t bytes_read() const override;
+  const std::vector<Linear>& maps() const override { return maps_; }
 
  private:
   std::vector<Linear> maps_;

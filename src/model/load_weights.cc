@@ -156,6 +156,23 @@ Weights load_weights(const GgufFile& file, ModelSpec& spec, bool repack_weights,
   return weights;
 }
 
+std::vector<NamedSite> Weights::sites() {
+  std::vector<NamedSite> all;
+  for (std::size_t i = 0; i < layer.size(); ++i) {
+    LayerWeights& w = layer[i];
+    const auto add = [&](SiteKind kind, std::unique_ptr<LinearSite>& site) {
+      const std::string_view name = kSiteKindNames[static_cast<std::size_t>(kind)];
+      all.push_back({"blk." + std::to_string(i) + "." + std::string(name), kind, static_cast<int>(i), &site});
+    };
+    add(SiteKind::Qkv, w.qkv);
+    add(SiteKind::Output, w.o);
+    add(SiteKind::GateUp, w.up);
+    add(SiteKind::Down, w.down);
+  }
+  all.push_back({"head", SiteKind::Head, -1, &head});
+  return all;
+}
+
 std::size_t Weights::bytes_per_token() const {
   std::size_t bytes = head->bytes_read() + row_bytes(embedding.dtype, embedding.cols);
   for (const LayerWeights& w : layer)

@@ -41,6 +41,11 @@ class LoadedModel final : public Model {
 
   const ModelSpec& spec() const { return spec_; }
   bool has_weights() const { return has_weights_; }
+  const GgufFile& file() const { return file_; }
+
+  // For the methods, which replace sites before the first pass or between two; not while one runs.
+  Weights& weights() { return weights_; }
+  ThreadPool& pool() { return *pool_; }
 
   // One forward pass; passes of several threads wait for each other.
   void run(AttentionPolicy& attention, const Batch& batch, const LogitRows& wanted);

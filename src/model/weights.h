@@ -1,6 +1,9 @@
 // The weights of a model by name: the flat structure that loaders fill and the forward pass reads.
 #pragma once
+#include <array>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/gguf.h"
@@ -31,6 +34,17 @@ struct LayerWeights {
   bool gated = true;                 // `up` holds gate and up
 };
 
+// The five kinds of sites, in the order in which a token passes them.
+enum class SiteKind { Qkv, Output, GateUp, Down, Head };
+inline constexpr std::array<std::string_view, 5> kSiteKindNames = {"qkv", "o", "up", "down", "head"};
+
+struct NamedSite {
+  std::string name;  // "blk.3.qkv", "blk.3.o", "blk.3.up", "blk.3.down", "head"
+  SiteKind kind;
+  int layer;  // -1 for the head
+  std::unique_ptr<LinearSite>* site;
+};
+
 struct Weights {
   WeightMatrix embedding;           // [vocab][d], read row by row as stored
   WeightMatrix position_embedding;  // [positions][d], for Positions::Learned
@@ -38,6 +52,8 @@ struct Weights {
   std::vector<LayerWeights> layer;
   Norm output_norm;                 // [d]
   std::unique_ptr<LinearSite> head; // d → vocab
+
+  std::vector<NamedSite> sites();  // in the order in which a token passes them; layer by layer, then the head
 
   std::size_t bytes_per_token() const;  // weights that decoding one token reads, the embedding row included
 

@@ -1,0 +1,188 @@
+#include "kernels/projection.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/projection.cc"
+#include "kernels/targets.h"
+// After targets.h.
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/dot4-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace narrows::HWY_NAMESPACE {
+
+constexpr std::size_t kBasisParts = 16 / hn::MaxLanes(DF());
+
+// Sixteen elements of a stored row, from column c on (a multiple of 16).
+struct F32Row {
+  static constexpr DType kType = DType::F32;
+  static constexpr std::int64_t kStep = 64;  // bytes of sixteen elements
+  static HWY_INLINE VF Load(const std::byte* row, std::int64_t c) {
+    return hn::LoadU(DF(), reinterpret_cast<const float*>(row) + c);
+  }
+};
+struct F16Row {
+  static constexpr DType kType = DType::F16;
+  static constexpr std::int64_t kStep = 32;  // bytes of sixteen elements
+  static HWY_INLINE VF Load(const std::byte* row, std::int64_t c) {
+    const hn::Rebind<hwy::float16_t, DF> d16;
+    return hn::PromoteTo(DF(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(row) + c));
+  }
+};
+struct BF16Row {
+  static constexpr DType kType = DType::BF16;
+  static constexpr std::int64_t kStep = 32;  // bytes of sixteen elements
+  static HWY_INLINE VF Load(const std::byte* row, std::int64_t c) {
+    const hn::Rebind<std::uint16_t, DF> d16;
+    const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(row) + c);
+    return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(hn::RebindToUnsigned<DF>(), bits)));
+  }
+};
+struct Q8Row {
+  static constexpr DType kType = DType::Q8_0;
+  static constexpr std::int64_t kStep = 17;  // bytes of sixteen elements
+  static HWY_INLINE VF Load(const std::byte* row, std::int64_t c) {
+    const std::byte* block = row + c / 32 * 34;
+    std::uint16_t bits;
+    std::memcpy(&bits, block, 2);
+    const hn::Rebind<std::int8_t, DF> d8;
+    const auto codes = hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(block + 2) + c % 32);
+    return hn::Mul(hn::ConvertTo(DF(), hn::PromoteTo(DI(), codes)), hn::Set(DF(), f16_to_f32(bits)));
+  }
+};
+
+// One basis row with kTokens tokens. `tail` holds the row's last columns, padded with zeros, where d is no multiple
+// of 16.
+template <class R, int kTokens>
+HWY_INLINE void ProjectRow(const std::byte* HWY_RESTRICT row, std::int64_t d, const float* HWY_RESTRICT x,
+                           std::int64_t x_stride, float* HWY_RESTRICT g, std::int64_t g_stride,
+                           float* HWY_RESTRICT span, std::int64_t next_row) {
+  const DF df;
+  constexpr std::int64_t kLanes = static_cast<std::int64_t>(16 / kBasisParts);
+  const std::int64_t whole = d / 16 * 16;
+  VF acc[kTokens][kBasisParts];
+  for (auto& token : acc)
+    for (auto& part : token) part = hn::Zero(df);
+  for (std::int64_t c = 0; c < whole; c += 16) {
+    if constexpr (kTokens == 1) __builtin_prefetch(row + next_row + c / 16 * R::kStep);
+    for (std::size_t p = 0; p < kBasisParts; ++p) {
+      const std::int64_t at = c + static_cast<std::int64_t>(p) * kLanes;
+      const VF v = R::Load(row, at);
+      for (int t = 0; t < kTokens; ++t) acc[t][p] = hn::MulAdd(v, hn::LoadU(df, x + t * x_stride + at), acc[t][p]);
+    }
+  }
+  float tail[16] = {};
+  if (whole < d) {
+    dequantize(R::kType, row + row_bytes(R::kType, whole), tail, d - whole);
+    for (std::size_t p = 0; p < kBasisParts; ++p) {
+      const VF v = hn::LoadU(df, tail + p * kLanes);
+      for (int t = 0; t < kTokens; ++t) {
+        float last[16] = {};
+        for (std::int64_t i = whole; i < d; ++i) last[i - whole] = x[t * x_stride + i];
+        acc[t][p] = hn::MulAdd(v, hn::LoadU(df, last + p * kLanes), acc[t][p]);
+      }
+    }
+  }
+  VF coefficient[kTokens];
+  for (int t = 0; t < kTokens; ++t) {
+    g[t * g_stride] = Reduce16(acc[t]);
+    coefficient[t] = hn::Set(df, g[t * g_stride]);
+  }
+  for (std::int64_t c = 0; c < whole; c += kLanes) {
+    const VF v = R::Load(row, c);
+    for (int t = 0; t < kTokens; ++t) {
+      float* to = span + t * d + c;
+      hn::StoreU(hn::MulAdd(v, coefficient[t], hn::LoadU(df, to)), df, to);
+    }
+  }
+  for (std::int64_t i = whole; i < d; ++i)
+    for (int t = 0; t < kTokens; ++t) span[t * d + i] = hn::GetLane(hn::MulAdd(hn::Set(df, tail[i - whole]), coefficient[t], hn::Set(df, span[t * d + i])));
+}
+
+template <class R>
+void Groups(const WeightMatrix& basis, Range groups, const float* x, std::int64_t x_stride, Range tokens,
+            std::int64_t rows, float* g, float* span) {
+  const std::int64_t k = basis.rows, d = basis.cols;
+  const std::size_t stride = row_bytes(R::kType, d);
+  for (std::int64_t group = groups.begin; group < groups.end; ++group) {
+    float* sums = span + group * rows * d;
+    for (std::int64_t i = tokens.begin * d; i < tokens.end * d; ++i) sums[i] = 0;
+    const std::int64_t end = HWY_MIN((group + 1) * kProjectionGroup, k);
+    for (std::int64_t j = group * kProjectionGroup; j < end; ++j) {
+      const std::byte* row = basis.data + static_cast<std::size_t>(j) * stride;
+      const std::int64_t next = j + 1 < k ? static_cast<std::int64_t>(stride) : 0;
+      std::int64_t t = tokens.begin;
+      for (; t + 4 <= tokens.end; t += 4)
+        ProjectRow<R, 4>(row, d, x + t * x_stride, x_stride, g + t * k + j, k, sums + t * d, next);
+      for (; t < tokens.end; ++t)
+        ProjectRow<R, 1>(row, d, x + t * x_stride, x_stride, g + t * k + j, k, sums + t * d, next);
+    }
+  }
+}
+
+void Project(const WeightMatrix& basis, Range groups, const float* x, std::int64_t x_stride, Range tokens,
+             std::int64_t rows, float* g, float* span) {
+  switch (basis.dtype) {
+    case DType::F32: return Groups<F32Row>(basis, groups, x, x_stride, tokens, rows, g, span);
+    case DType::F16: return Groups<F16Row>(basis, groups, x, x_stride, tokens, rows, g, span);
+    case DType::BF16: return Groups<BF16Row>(basis, groups, x, x_stride, tokens, rows, g, span);
+    case DType::Q8_0: return Groups<Q8Row>(basis, groups, x, x_stride, tokens, rows, g, span);
+    default: return;  // callers ask can_project() first
+  }
+}
+
+ResidualNorms Norms(const float* x, const float* span, std::int64_t group_stride, std::int64_t groups, std::int64_t d) {
+  const DF df;
+  constexpr std::int64_t kLanes = static_cast<std::int64_t>(16 / kBasisParts);
+  VF residual[kBasisParts], whole[kBasisParts];
+  for (std::size_t p = 0; p < kBasisParts; ++p) residual[p] = whole[p] = hn::Zero(df);
+  const auto add = [&](std::size_t p, VF value, VF rest) HWY_ATTR {
+    whole[p] = hn::MulAdd(value, value, whole[p]);
+    residual[p] = hn::MulAdd(rest, rest, residual[p]);
+  };
+  std::int64_t c = 0;
+  for (; c + 16 <= d; c += 16)
+    for (std::size_t p = 0; p < kBasisParts; ++p) {
+      const std::int64_t at = c + static_cast<std::int64_t>(p) * kLanes;
+      const VF value = hn::LoadU(df, x + at);
+      VF rest = value;
+      for (std::int64_t i = 0; i < groups; ++i) rest = hn::Sub(rest, hn::LoadU(df, span + i * group_stride + at));
+      add(p, value, rest);
+    }
+  if (c < d) {
+    float values[16] = {}, rests[16] = {};
+    for (std::int64_t i = c; i < d; ++i) {
+      values[i - c] = rests[i - c] = x[i];
+      for (std::int64_t j = 0; j < groups; ++j) rests[i - c] -= span[j * group_stride + i];
+    }
+    for (std::size_t p = 0; p < kBasisParts; ++p) add(p, hn::LoadU(df, values + p * kLanes), hn::LoadU(df, rests + p * kLanes));
+  }
+  return {Reduce16(residual), Reduce16(whole)};
+}
+
+}  // namespace narrows::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace narrows {
+
+HWY_EXPORT(Project);
+HWY_EXPORT(Norms);
+
+bool can_project(DType dtype) {
+  return dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::Q8_0;
+}
+
+void project(const WeightMatrix& basis, Range groups, const float* x, std::int64_t x_stride, Range tokens,
+             std::int64_t rows, float* g, float* span) {
+  HWY_DYNAMIC_DISPATCH(Project)(basis, groups, x, x_stride, tokens, rows, g, span);
+}
+
+ResidualNorms residual_norms(const float* x, const float* span, std::int64_t group_stride, std::int64_t groups,
+                             std::int64_t d) {
+  return HWY_DYNAMIC_DISPATCH(Norms)(x, span, group_stride, groups, d);
+}
+
+}  // namespace narrows
+#endif

@@ -1,0 +1,152 @@
+#include "subspace/gated_site.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "kernels/projection.h"
+
+namespace narrows {
+namespace {
+
+constexpr std::int64_t kTokensTogether = 64;  // whose spans are held at once
+constexpr std::int64_t kTokenBlock = 16;      // tokens that a thread projects on a group of basis vectors
+
+float* room(AlignedVector<float>& buffer, std::int64_t n) {
+  if (static_cast<std::int64_t>(buffer.size()) < n) buffer.resize(static_cast<std::size_t>(n));
+  return buffer.data();
+}
+
+std::size_t rounded(std::size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
+
+void check(const LinearSite& dense, const WeightMatrix& basis, std::span<const WeightMatrix> images, std::int64_t k) {
+  const std::vector<Linear>& maps = dense.maps();
+  if (!can_project(basis.dtype))
+    fail("basis: expected F32, F16, BF16 or Q8_0, found {}", dtype_info(basis.dtype).name);
+  if (basis.cols != dense.in()) fail("basis: expected vectors of {} elements, found {}", dense.in(), basis.cols);
+  if (k < 1 || k > basis.rows) fail("k: expected 1 to the {} directions of the basis, found {}", basis.rows, k);
+  if (images.size() != maps.size()) fail("images: expected one for each of {} maps, found {}", maps.size(), images.size());
+  for (std::size_t i = 0; i < maps.size(); ++i) {
+    const WeightMatrix& image = images[i];
+    if (image.rows != maps[i].weight.rows || image.cols < k)
+      fail("image {}: expected {} rows of at least {} columns, found {} × {}", i, maps[i].weight.rows, k, image.rows,
+           image.cols);
+    if (k % dtype_info(image.dtype).block_size != 0)
+      fail("k: expected a multiple of {} with images in {}, found {}", dtype_info(image.dtype).block_size,
+           dtype_info(image.dtype).name, k);
+  }
+}
+
+}  // namespace
+
+GatedSite::GatedSite(std::unique_ptr<LinearSite> dense, const WeightMatrix& basis, std::span<const WeightMatrix> images,
+                     std::int64_t k, float epsilon, ThreadPool& pool)
+    : dense_(std::move(dense)), epsilon_(epsilon) {
+  check(*dense_, basis, images, k);
+  const std::size_t basis_bytes = static_cast<std::size_t>(k) * row_bytes(basis.dtype, basis.cols);
+  std::size_t bytes = rounded(basis_bytes);
+  const auto image_bytes = [&](const WeightMatrix& image) {
+    return is_packed_type(image.dtype) ? static_cast<std::size_t>(image.tiles()) * packed_tile_bytes(image.dtype, k)
+                                       : static_cast<std::size_t>(image.rows) * row_bytes(image.dtype, k);
+  };
+  for (const WeightMatrix& image : images) bytes += rounded(image_bytes(image));
+  storage_ = LargeBuffer(bytes);
+  std::byte* to = storage_.data();
+  std::memcpy(to, basis.data, basis_bytes);
+  basis_ = {basis.dtype, k, basis.cols, to, nullptr};
+  to += rounded(basis_bytes);
+
+  std::vector<Linear> maps;
+  AlignedVector<std::byte> cut;  // a quantized image's first k columns, row by row
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    const WeightMatrix& image = images[i];
+    const std::size_t from = row_bytes(image.dtype, image.cols), row = row_bytes(image.dtype, k);
+    const bool packs = is_packed_type(image.dtype);
+    cut.resize(packs ? static_cast<std::size_t>(image.rows) * row : 0);
+    std::byte* rows = packs ? cut.data() : to;
+    for (std::int64_t r = 0; r < image.rows; ++r)
+      std::memcpy(rows + static_cast<std::size_t>(r) * row, image.data + static_cast<std::size_t>(r) * from, row);
+    WeightMatrix own{image.dtype, image.rows, k, rows, nullptr};
+    if (packs) {
+      const std::size_t tile = packed_tile_bytes(image.dtype, k);
+      pool.share(own.tiles(), 1, [&](int, Range range) {
+        for (std::int64_t t = range.begin; t < range.end; ++t) pack_tile(own, t, to + static_cast<std::size_t>(t) * tile);
+      });
+      own.packed = to;
+      own.data = nullptr;
+    }
+    maps.push_back({own, dense_->maps()[i].bias});
+    to += rounded(image_bytes(image));
+  }
+  images_ = std::make_unique<DenseSite>(std::move(maps));
+}
+
+void GatedSite::set_epsilon(float epsilon) {
+  epsilon_ = epsilon;
+  counts_.clear();
+}
+
+std::size_t GatedSite::bytes_read() const {
+  if (epsilon_ <= 0) return dense_bytes();
+  const double fast = counts_.fast_fraction();
+  return basis_bytes() + static_cast<std::size_t>(std::llround(fast * static_cast<double>(image_bytes()) +
+                                                               (1 - fast) * static_cast<double>(dense_bytes())));
+}
+
+// g of every token in scratch.projected, ρ in ratios_.
+void GatedSite::project_tokens(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows) {
+  const std::int64_t d = in(), k = basis_.rows, groups = projection_groups(k);
+  float* g = room(scratch.projected, rows * k);
+  float* span = room(scratch.span, groups * std::min(rows, kTokensTogether) * d);
+  ratios_.resize(static_cast<std::size_t>(rows));
+  for (std::int64_t first = 0; first < rows; first += kTokensTogether) {
+    const std::int64_t count = std::min(kTokensTogether, rows - first);
+    const std::int64_t blocks = (count + kTokenBlock - 1) / kTokenBlock;
+    pool.share(groups * blocks, 1, [&](int, Range range) {
+      for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
+        const std::int64_t block = unit / groups, group = unit % groups;
+        project(basis_, {group, group + 1}, x + first * d, d,
+                {block * kTokenBlock, std::min((block + 1) * kTokenBlock, count)}, count, g + first * k, span);
+      }
+    });
+    pool.share(count, 4, [&](int, Range range) {
+      for (std::int64_t t = range.begin; t < range.end; ++t) {
+        const ResidualNorms norms = residual_norms(x + (first + t) * d, span + t * d, count * d, groups, d);
+        ratios_[static_cast<std::size_t>(first + t)] =
+            norms.whole > 0 ? std::sqrt(norms.residual / norms.whole) : norms.residual;  // x = 0: 0; NaN stays
+      }
+    });
+  }
+}
+
+void GatedSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) {
+  if (epsilon_ <= 0) return dense_->apply(pool, scratch, x, rows, y);
+  project_tokens(pool, scratch, x, rows);
+  fast_.clear();
+  slow_.clear();
+  for (std::int64_t t = 0; t < rows; ++t) {
+    const float ratio = ratios_[static_cast<std::size_t>(t)];
+    const bool fast = ratio < epsilon_;  // NaN is slow
+    counts_.add(ratio, fast);
+    (fast ? fast_ : slow_).push_back(t);
+  }
+  if (slow_.empty()) return images_->apply(pool, scratch, scratch.projected.data(), rows, y);
+  if (fast_.empty()) return dense_->apply(pool, scratch, x, rows, y);
+
+  // Both paths: each on its tokens alone.
+  const auto divide = [&](LinearSite& site, const std::vector<std::int64_t>& tokens, const float* from) {
+    const std::int64_t width = site.in(), count = static_cast<std::int64_t>(tokens.size());
+    float* gathered = room(scratch.gathered, count * width);
+    float* outputs = room(scratch.outputs, count * out());
+    for (std::int64_t i = 0; i < count; ++i)
+      std::copy_n(from + tokens[static_cast<std::size_t>(i)] * width, width, gathered + i * width);
+    site.apply(pool, scratch, gathered, count, outputs);
+    for (std::int64_t i = 0; i < count; ++i)
+      std::copy_n(outputs + i * out(), out(), y + tokens[static_cast<std::size_t>(i)] * out());
+  };
+  divide(*images_, fast_, scratch.projected.data());
+  divide(*dense_, slow_, x);
+}
+
+}  // namespace narrows

@@ -1,0 +1,56 @@
+// Gated subspace inference: a linear site that reads M = W V for tokens that lie in the subspace of V, and W for others.
+//
+// For each token x: g = Vᵀx, r = x - V g with V as stored, ρ = ‖r‖/‖x‖. Fast path if ρ < ε: y = M g. Slow path: the
+// dense site, its bits exactly. All maps of the site share one projection. Biases are added on both paths. A token's
+// path and bits depend on the token alone, not on what is computed with it. (Gated subspace inference, sections 2.1
+// and 2.2; the error of the fast path is at most ‖W‖₂ ρ ‖x‖, its Theorem 4, plus ‖M - W V‖₂ ‖g‖ and rounding.)
+#pragma once
+#include <memory>
+#include <span>
+
+#include "model/linear_site.h"
+#include "subspace/gate_counts.h"
+
+namespace narrows {
+
+class GatedSite final : public LinearSite {
+ public:
+  // basis: Vᵀ, [≥ k][in] as stored row by row, F32, F16, BF16 or Q8_0. images: M of each map, [its rows][≥ k]. Both are
+  // copied, cut to the first k directions; k is a multiple of 32 where images are Q8_0.
+  // epsilon 0: always the dense site, the projection is not computed; infinity: no gate, a static projection.
+  // Throws Error if a shape or type does not fit.
+  GatedSite(std::unique_ptr<LinearSite> dense, const WeightMatrix& basis, std::span<const WeightMatrix> images,
+            std::int64_t k, float epsilon, ThreadPool& pool);
+
+  void apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) override;
+  std::int64_t in() const override { return dense_->in(); }
+  std::int64_t out() const override { return dense_->out(); }
+  // V, M in the measure of the fast path's share so far, W in that of the slow one's; before the first token: V and W.
+  std::size_t bytes_read() const override;
+  const std::vector<Linear>& maps() const override { return dense_->maps(); }
+
+  std::int64_t k() const { return basis_.rows; }
+  float epsilon() const { return epsilon_; }
+  std::size_t basis_bytes() const { return basis_.bytes_read(); }
+  std::size_t image_bytes() const { return images_->bytes_read(); }
+  std::size_t dense_bytes() const { return dense_->bytes_read(); }
+  const GateCounts& counts() const { return counts_; }
+  void set_epsilon(float epsilon);  // clears the counts
+
+  // The dense site back; this one must not be used any more.
+  std::unique_ptr<LinearSite> release() { return std::move(dense_); }
+
+ private:
+  void project_tokens(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows);
+
+  std::unique_ptr<LinearSite> dense_;
+  LargeBuffer storage_{0};  // of basis and images
+  WeightMatrix basis_;
+  std::unique_ptr<DenseSite> images_;
+  float epsilon_;
+  GateCounts counts_;
+  std::vector<std::int64_t> fast_, slow_;  // rows of a call
+  std::vector<float> ratios_;              // [rows]
+};
+
+}  // namespace narrows

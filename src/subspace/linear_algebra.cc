@@ -125,9 +125,10 @@ double spectral_norm(const float* a, std::int64_t m, std::int64_t n, double tole
   std::mt19937 random(1);
   std::vector<float> x(n), y(m);
   for (float& v : x) v = static_cast<float>(random()) / 4294967296.0f - 0.5f;
-  const auto normalize = [](std::vector<float>& v) {
+  const auto normalize = [&](std::vector<float>& v) {
     double sum = 0;
     for (const float e : v) sum += static_cast<double>(e) * e;
+    if (!std::isfinite(sum)) fail("spectral norm of a {} × {} matrix: expected finite numbers", m, n);
     const double norm = std::sqrt(sum);
     if (norm > 0)
       for (float& e : v) e = static_cast<float>(e / norm);
@@ -139,7 +140,6 @@ double spectral_norm(const float* a, std::int64_t m, std::int64_t n, double tole
   for (int step = 1; step <= kMostSteps; ++step) {
     gemv(Transpose::No, m, n, 1.0f, a, n, x.data(), 0.0f, y.data());
     norm = std::max(norm, normalize(y));
-    if (!std::isfinite(norm)) fail("spectral norm of a {} × {} matrix: expected finite numbers", m, n);
     gemv(Transpose::Yes, m, n, 1.0f, a, n, y.data(), 0.0f, x.data());
     norm = std::max(norm, normalize(x));
     if (step % kSteps) continue;

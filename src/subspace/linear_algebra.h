@@ -50,8 +50,8 @@ Spectrum symmetric_eigen(const double* a, std::int64_t n);
 
 // The k leading eigenpairs of A [n][n], symmetric positive semidefinite, of which the upper triangle is read.
 // Where k is much smaller than a large n: Chebyshev-filtered block subspace iteration with Rayleigh-Ritz from
-// a fixed start, until ‖A v - λ v‖ ≤ tolerance · λ + 1e-15 · n · λ_1 for each; otherwise, or if that does not
-// converge, symmetric_eigen.
+// a fixed start, until ‖A v - λ v‖ ≤ tolerance · λ_k + 1e-15 · √n · λ_1 for each (outside the span of the
+// pairs before it, which are as accurate); otherwise, or if that does not converge, symmetric_eigen.
 Spectrum leading_eigen(const double* a, std::int64_t n, std::int64_t k, double tolerance = 1e-7);
 
 // The iteration alone, for 1 ≤ k ≤ n / 2; an empty result if it has not converged.

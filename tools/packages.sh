@@ -1,7 +1,8 @@
 # The Debian packages that narrows is built with; sourced by ./run and ./test.
 
 build_packages=(g++ cmake ninja-build ccache pkg-config python3 python3-pip ca-certificates
-  libfmt-dev nlohmann-json3-dev libcli11-dev libhwy-dev libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev)
+  libfmt-dev nlohmann-json3-dev libcli11-dev libhwy-dev libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev
+  libopenblas-dev liblapacke-dev)
 test_packages=(libgtest-dev libgmock-dev)
 # The fuzzers need clang and its runtime, which Debian names after the version.
 fuzz_packages=(clang)

@@ -153,7 +153,7 @@ Basis CascadeBasis::finish() {
 }
 
 double full_svd_flops(std::int64_t tokens, std::int64_t d) {
-  const double t = static_cast<double>(tokens), n = static_cast<double>(d);
+  const double t = static_cast<double>(std::max(tokens, d)), n = static_cast<double>(std::min(tokens, d));
   return (2 * t * n * n + 11 * n * n * n) / 2;
 }
 

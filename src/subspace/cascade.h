@@ -74,8 +74,8 @@ class CascadeBasis {
 };
 
 // What the cascade is compared with, in multiply-adds: singular values and right vectors of the tokens × d
-// activations (Golub and Van Loan's count for R-SVD: 2 T d² + 11 d³ operations), and the cheaper way that
-// svd_basis takes (T d² / 2 for the second moment, 9 d³ operations for its eigenvectors).
+// activations (Golub and Van Loan's count for R-SVD: 2 m n² + 11 n³ operations, m the larger dimension), and
+// the way that svd_basis takes (T d² / 2 for the second moment, 9 d³ operations for its eigenvectors).
 double full_svd_flops(std::int64_t tokens, std::int64_t d);
 double second_moment_flops(std::int64_t tokens, std::int64_t d);
 

@@ -49,7 +49,7 @@ struct Spectrum {
 Spectrum symmetric_eigen(const double* a, std::int64_t n);
 
 // The k leading eigenpairs of A [n][n], symmetric positive semidefinite, of which the upper triangle is read.
-// Where k is much smaller than a large n: Chebyshev-filtered block subspace iteration with Rayleigh-Ritz from
+// From n = 512 on and up to k = n / 24: Chebyshev-filtered block subspace iteration with Rayleigh-Ritz from
 // a fixed start, until ‖A v - λ v‖ ≤ tolerance · λ_k + 1e-15 · √n · λ_1 for each (outside the span of the
 // pairs before it, which are as accurate); otherwise, or if that does not converge, symmetric_eigen.
 Spectrum leading_eigen(const double* a, std::int64_t n, std::int64_t k, double tolerance = 1e-7);

@@ -84,5 +84,6 @@ void add_logits(CLI::App& program);
 void add_eval(CLI::App& program);
 void add_bench(CLI::App& program);
 void add_quantize(CLI::App& program);
+void add_calibrate(CLI::App& program);
 
 }  // namespace narrows::cli

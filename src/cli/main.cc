@@ -102,6 +102,7 @@ int run_program(int argc, char** argv) {
   add_eval(program);
   add_bench(program);
   add_quantize(program);
+  add_calibrate(program);
 
   std::vector<std::string> arguments;
   for (int i = argc - 1; i > 0; --i) {  // the parser wants them last first

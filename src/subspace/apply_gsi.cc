@@ -29,6 +29,11 @@ void apply_gsi(Model& model, const GsiOptions& options) {
     most = std::max(most, basis.basis.rows);
     // A site narrower than k, or with fewer directions than others in the file, uses what it has.
     const std::int64_t k = options.k > 0 ? std::min(options.k, basis.basis.rows) : basis.basis.rows;
+    try {
+      check_gate(**at->site, basis.basis, basis.images, k);
+    } catch (const Error& error) {
+      fail("{}: {}: {}", file.path(), basis.name, error.what());
+    }
     *at->site = std::make_unique<GatedSite>(std::move(*at->site), basis.basis, basis.images, k, epsilon, target.pool());
   }
   if (options.k > most) fail("{}: k: expected at most the {} directions of the file, found {}", file.path(), most, options.k);

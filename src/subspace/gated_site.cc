@@ -20,7 +20,9 @@ float* room(AlignedVector<float>& buffer, std::int64_t n) {
 
 std::size_t rounded(std::size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
-void check(const LinearSite& dense, const WeightMatrix& basis, std::span<const WeightMatrix> images, std::int64_t k) {
+}  // namespace
+
+void check_gate(const LinearSite& dense, const WeightMatrix& basis, std::span<const WeightMatrix> images, std::int64_t k) {
   const std::vector<Linear>& maps = dense.maps();
   if (!can_project(basis.dtype))
     fail("basis: expected F32, F16, BF16 or Q8_0, found {}", dtype_info(basis.dtype).name);
@@ -38,12 +40,10 @@ void check(const LinearSite& dense, const WeightMatrix& basis, std::span<const W
   }
 }
 
-}  // namespace
-
 GatedSite::GatedSite(std::unique_ptr<LinearSite> dense, const WeightMatrix& basis, std::span<const WeightMatrix> images,
                      std::int64_t k, float epsilon, ThreadPool& pool)
     : dense_(std::move(dense)), epsilon_(epsilon) {
-  check(*dense_, basis, images, k);
+  check_gate(*dense_, basis, images, k);
   const std::size_t basis_bytes = static_cast<std::size_t>(k) * row_bytes(basis.dtype, basis.cols);
   std::size_t bytes = rounded(basis_bytes);
   const auto image_bytes = [&](const WeightMatrix& image) {

@@ -13,6 +13,9 @@
 
 namespace narrows {
 
+// Throws Error if a gated site cannot be made of these; see the constructor.
+void check_gate(const LinearSite& dense, const WeightMatrix& basis, std::span<const WeightMatrix> images, std::int64_t k);
+
 class GatedSite final : public LinearSite {
  public:
   // basis: Vᵀ, [≥ k][in] as stored row by row, F32, F16, BF16 or Q8_0. images: M of each map, [its rows][≥ k]. Both are

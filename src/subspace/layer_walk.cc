@@ -1,0 +1,75 @@
+#include "subspace/layer_walk.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "generate/kv_cache.h"
+
+namespace narrows {
+namespace {
+
+constexpr std::int64_t kHeadRows = 16;  // whose logits are held at once
+
+}  // namespace
+
+LayerWalk::LayerWalk(LoadedModel& model, std::string_view text, std::int64_t window, std::int64_t max_tokens)
+    : model_(model) {
+  const bool bos = model.adds_bos() && model.bos() != kNoToken;
+  if (window < (bos ? 2 : 1)) fail("window: expected at least {} tokens, found {}", bos ? 2 : 1, window);
+  const std::vector<TokenId> ids = model.tokenize(text, {.add_special = false, .parse_special = false});
+  if (ids.empty()) fail("the text has no tokens");
+  const std::int64_t most = max_tokens > 0 ? max_tokens : INT64_MAX;
+  for (std::size_t at = 0; at < ids.size() && tokens_ + bos < most;) {
+    std::vector<TokenId>& w = windows_.emplace_back();
+    if (bos) w.push_back(model.bos());
+    const std::int64_t room = std::min(window, most - tokens_) - bos;
+    const std::size_t size = std::min(static_cast<std::size_t>(room), ids.size() - at);
+    w.insert(w.end(), ids.begin() + static_cast<std::ptrdiff_t>(at), ids.begin() + static_cast<std::ptrdiff_t>(at + size));
+    at += size;
+    tokens_ += static_cast<std::int64_t>(w.size());
+  }
+  x_.resize(static_cast<std::size_t>(tokens_ * model.spec().d));
+  attention_ = std::make_unique<DenseAttention>(model.spec(), KvFormat::F16);
+  cache_ = attention_->new_sequence();
+}
+
+void LayerWalk::run(int begin, int end, std::size_t window, std::span<const std::int64_t> wanted, float* logits) {
+  cache_->truncate(0);
+  Batch batch;
+  batch.add(cache_.get(), windows_[window], 0);
+  forward(model_.spec(), model_.weights(), *attention_, model_.pool(), workspace_, batch, {wanted, logits}, {begin, end});
+}
+
+void LayerWalk::pass_layer(int layer, const std::function<void()>& after_window) {
+  float* at = x_.data();
+  for (std::size_t i = 0; i < windows_.size(); ++i) {
+    const std::size_t size = windows_[i].size() * static_cast<std::size_t>(model_.spec().d);
+    if (workspace_.x.size() < size) workspace_.x.resize(size);
+    if (layer > 0) std::copy_n(at, size, workspace_.x.data());
+    run(layer, layer + 1, i, {}, nullptr);
+    std::copy_n(workspace_.x.data(), size, at);
+    at += size;
+    if (after_window) after_window();
+  }
+}
+
+void LayerWalk::pass_head(const std::function<void()>& after_window) {
+  const int layers = model_.spec().layers;
+  AlignedVector<float> logits(static_cast<std::size_t>(kHeadRows * model_.spec().vocab));
+  const float* at = x_.data();
+  for (std::size_t i = 0; i < windows_.size(); ++i) {
+    const std::size_t size = windows_[i].size() * static_cast<std::size_t>(model_.spec().d);
+    std::copy_n(at, size, workspace_.x.data());
+    at += size;
+    const std::int64_t rows = static_cast<std::int64_t>(windows_[i].size());
+    for (std::int64_t first = 0; first < rows; first += kHeadRows) {
+      std::vector<std::int64_t> wanted(static_cast<std::size_t>(std::min(kHeadRows, rows - first)));
+      std::iota(wanted.begin(), wanted.end(), first);
+      run(layers, layers, i, wanted, logits.data());
+    }
+    if (after_window) after_window();
+  }
+}
+
+}  // namespace narrows

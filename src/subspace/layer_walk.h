@@ -1,0 +1,40 @@
+// A model's activations on a text, layer by layer: every window passes one layer, then the next, so that only one
+// layer's sites are watched at a time and the memory beside the model is the residual stream of the text.
+#pragma once
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "base/aligned.h"
+#include "model/loaded_model.h"
+
+namespace narrows {
+
+class LayerWalk {
+ public:
+  // Windows of `window` tokens (BOS first in each if the model adds one), at most max_tokens in all (0: no bound); an
+  // incomplete last window counts too. Throws Error if the text has no tokens.
+  LayerWalk(LoadedModel& model, std::string_view text, std::int64_t window, std::int64_t max_tokens);
+
+  std::int64_t tokens() const { return tokens_; }
+  std::int64_t windows() const { return static_cast<std::int64_t>(windows_.size()); }
+  std::size_t bytes() const { return x_.size() * sizeof(float); }
+
+  // Takes every window through the layer; each layer once, in order. after_window() follows each.
+  void pass_layer(int layer, const std::function<void()>& after_window = {});
+  // Shows the head its input: all tokens, in order. Logits are computed where the head computes.
+  void pass_head(const std::function<void()>& after_window = {});
+
+ private:
+  void run(int begin, int end, std::size_t window, std::span<const std::int64_t> wanted, float* logits);
+
+  LoadedModel& model_;
+  std::vector<std::vector<TokenId>> windows_;
+  std::int64_t tokens_ = 0;
+  AlignedVector<float> x_;  // [tokens][d], the residual stream
+  std::unique_ptr<AttentionPolicy> attention_;
+  std::unique_ptr<SequenceCache> cache_;
+  Workspace workspace_;
+};
+
+}  // namespace narrows

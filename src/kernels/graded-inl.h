@@ -1,5 +1,5 @@
-// Sums over columns of a strip of rows, straight from the bits of their codes. Included once for each target, by
-// Highway's rules.
+// Dot products of four columns' codes with four activations, straight from their planes. Included once for each target,
+// by Highway's rules.
 #if defined(NARROWS_KERNELS_GRADED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWS_KERNELS_GRADED_INL_H_
 #undef NARROWS_KERNELS_GRADED_INL_H_
@@ -12,130 +12,95 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrows::HWY_NAMESPACE {
 
-using DU = hn::RebindToUnsigned<DF>;
-using VU = hn::Vec<DU>;
-
-// Whether a permutation of 16 floats serves as a table.
-constexpr bool kTables = HWY_TARGET <= HWY_AVX3;
-
-// Lanes of a strip with kFields fields of kBits bits, from lane `first` on, as 32-bit integers.
-template <int kBits, int kFields>
-HWY_INLINE VU LoadFields(const std::uint8_t* p, std::size_t first) {
-  const DU du;
-  constexpr int bits = kBits * kFields;
-  if constexpr (bits == 32) return hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(p) + first);
-  if constexpr (bits == 16) {
-    const hn::Rebind<std::uint16_t, DU> d16;
-    return hn::PromoteTo(du, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p) + first));
-  }
-  if constexpr (bits <= 8) {
-    const hn::Rebind<std::uint8_t, DU> d8;
-    return hn::PromoteTo(du, hn::LoadU(d8, p + first));
-  }
-}
-
-// The values of a field of kBits whatever the bits above it among the low four, times 2^kUp.
-struct TableValues {
-  alignas(64) float v[16];
-};
-template <int kBits, int kUp>
-inline constexpr TableValues kTableValues = [] {
-  TableValues t{};
-  for (int i = 0; i < 16; ++i) t.v[i] = static_cast<float>((i & ((1 << kBits) - 1)) << kUp);
-  return t;
-}();
-template <int kBits, int kUp>
-HWY_INLINE VF Table() {
-  return hn::Load(DF(), kTableValues<kBits, kUp>.v);
-}
-
-HWY_INLINE VF Lookup([[maybe_unused]] VF table, VU index) {
+// The strip at p, kBytes (4, 8 or 16) bytes a group, from lane `first` on: a group's bytes begin each 128-bit block of
+// the vector; what follows them is of no account.
+template <int kBytes>
+HWY_INLINE VU8 LoadGroups(const std::uint8_t* p, std::size_t first) {
+  p += first / 4 * kBytes;
+  if constexpr (kBytes == 16) return hn::LoadU(DU8(), p);
 #if HWY_TARGET <= HWY_AVX3
-  return VF{_mm512_permutexvar_ps(index.raw, table.raw)};
+  const auto* at = reinterpret_cast<const __m256i*>(p);
+  if constexpr (kBytes == 8)
+    return VU8{_mm512_permutexvar_epi64(_mm512_set_epi64(3, 3, 2, 2, 1, 1, 0, 0),
+                                        _mm512_castsi256_si512(_mm256_loadu_si256(at)))};
+  if constexpr (kBytes == 4)
+    return VU8{_mm512_permutexvar_epi32(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0),
+                                        _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+#elif HWY_TARGET == HWY_AVX2
+  if constexpr (kBytes == 8)
+    return VU8{_mm256_permute4x64_epi64(
+        _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 0x50)};
+  if constexpr (kBytes == 4)
+    return VU8{_mm256_permute4x64_epi64(
+        _mm256_cvtepu32_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))), 0x50)};
 #else
-  return hn::BitCast(DF(), index);  // never called
+  std::uint64_t bytes = 0;
+  std::memcpy(&bytes, p, kBytes);
+  if constexpr (kBytes < 16) return VU8{_mm_set_epi64x(0, static_cast<long long>(bytes))};
 #endif
 }
 
+// Four columns' bytes: byte j of dword k of each group, of every column, in lane j of that group of part[k].
+struct FourColumns {
+  VU8 part[4];
+};
+
+template <int kBytes>
+HWY_INLINE FourColumns LoadFour(const std::uint8_t* plane, std::int64_t run, const std::uint32_t* column,
+                                std::size_t first) {
+  const DU8 d8;
+  const hn::Repartition<std::uint16_t, DF> d16;
+  VU8 v[4];
+  for (int c = 0; c < 4; ++c) v[c] = LoadGroups<kBytes>(plane + column[c] * run, first);
+  const auto low01 = hn::BitCast(d16, hn::InterleaveLower(d8, v[0], v[1]));
+  const auto low23 = hn::BitCast(d16, hn::InterleaveLower(d8, v[2], v[3]));
+  FourColumns four;
+  four.part[0] = hn::BitCast(d8, hn::InterleaveLower(d16, low01, low23));
+  four.part[1] = hn::BitCast(d8, hn::InterleaveUpper(d16, low01, low23));
+  four.part[2] = four.part[3] = four.part[0];
+  if constexpr (kBytes == 16) {
+    const auto high01 = hn::BitCast(d16, hn::InterleaveUpper(d8, v[0], v[1]));
+    const auto high23 = hn::BitCast(d16, hn::InterleaveUpper(d8, v[2], v[3]));
+    four.part[2] = hn::BitCast(d8, hn::InterleaveLower(d16, high01, high23));
+    four.part[3] = hn::BitCast(d8, hn::InterleaveUpper(d16, high01, high23));
+  }
+  return four;
+}
+
+// Bytes shifted down (up, if negative); bits that cross into a neighbour are for the caller to mask.
 template <int kShift>
-HWY_INLINE VU Down(VU v) {
-  if constexpr (kShift > 0) return hn::ShiftRight<kShift>(v);
-  if constexpr (kShift < 0) return hn::ShiftLeft<-kShift>(v);
+HWY_INLINE VU8 Shifted(VU8 v) {
+  const auto wide = hn::BitCast(hn::Repartition<std::uint16_t, DF>(), v);
+  if constexpr (kShift > 0) return hn::BitCast(DU8(), hn::ShiftRight<kShift>(wide));
+  if constexpr (kShift < 0) return hn::BitCast(DU8(), hn::ShiftLeft<-kShift>(wide));
   return v;
 }
 
-// acc[i] += x · 2^kUp · field i of v. `table`: Table<kBits, kUp>().
-template <int kBits, int kUp, int kFields, int i = 0>
-HWY_INLINE void AddPlane(VU v, VF x, [[maybe_unused]] VF table, VF (&acc)[kFields]) {
-  const DU du;
-  if constexpr (kTables && kBits == 1) {
+// Bit by bit: those of `yes` where mask is set.
+HWY_INLINE VU8 Choose(VU8 mask, VU8 yes, VU8 no) {
 #if HWY_TARGET <= HWY_AVX3
-    const __mmask16 set = _mm512_test_epi32_mask(v.raw, hn::Set(du, 1u << i).raw);
-    acc[i].raw = _mm512_mask_add_ps(acc[i].raw, set, acc[i].raw, x.raw);
+  return hn::IfVecThenElse(mask, yes, no);
+#else
+  return hn::Or(hn::And(mask, yes), hn::AndNot(mask, no));
 #endif
-  } else if constexpr (kTables) {
-    acc[i] = hn::MulAdd(Lookup(table, Down<kBits * i>(v)), x, acc[i]);
-  } else {
-    const VU code = hn::And(Down<kBits * i - kUp>(v), hn::Set(du, ((1u << kBits) - 1) << kUp));
-    acc[i] = hn::MulAdd(hn::ConvertTo(DF(), hn::BitCast(DI(), code)), x, acc[i]);
-  }
-  if constexpr (i + 1 < kFields) AddPlane<kBits, kUp, kFields, i + 1>(v, x, table, acc);
 }
 
-// Byte i of each lane.
-template <int i>
-HWY_INLINE VU ByteOf(VU v) {
-  const DU du;
-  if constexpr (i == 0) return hn::And(v, hn::Set(du, 0xffu));
-  if constexpr (i == 3) return hn::ShiftRight<24>(v);
-  if constexpr (i == 1 || i == 2) {  // one permutation of bytes
-    const auto from = hn::Set(du, 0x80808000u + i);
-    const DU8 d8;
-    const auto lane = hn::BitCast(d8, hn::And(hn::Iota(du, 0), hn::Set(du, 3u)));
-    return hn::BitCast(du, hn::TableLookupBytesOr0(hn::BitCast(d8, v), hn::BitCast(d8, hn::Add(from, hn::ShiftLeft<2>(hn::BitCast(du, lane))))));
-  }
+// The coarse codes of rows 16 · i …, times 2^kFine.
+template <int kCoarse, int kFine, int i>
+HWY_INLINE VU8 CoarseCodes(const FourColumns& coarse) {
+  constexpr int kFields = 8 / kCoarse;
+  constexpr std::uint8_t kMask = ((1 << kCoarse) - 1) << kFine;
+  return hn::And(Shifted<kCoarse * (i % kFields) - kFine>(coarse.part[i / kFields]), hn::Set(DU8(), kMask));
 }
 
-// acc[kFirst + 2i] += x · byte i of v.
-template <int kFirst, int kFields, int i = 0>
-HWY_INLINE void AddBytes(VU v, VF x, VF (&acc)[kFields]) {
-  acc[kFirst + 2 * i] =
-      hn::MulAdd(hn::ConvertTo(DF(), hn::BitCast(DI(), ByteOf<i>(v))), x, acc[kFirst + 2 * i]);
-  if constexpr (2 * i + 2 < kFields) AddBytes<kFirst, kFields, i + 1>(v, x, acc);
-}
-
-// acc[kFirst + 2i] += x · nibble i of v. `table`: Table<4, 0>().
-template <int kFirst, int kFields, int i = 0>
-HWY_INLINE void AddNibbles(VU v, VF x, VF table, VF (&acc)[kFields]) {
-  acc[kFirst + 2 * i] = hn::MulAdd(Lookup(table, Down<4 * i>(v)), x, acc[kFirst + 2 * i]);
-  if constexpr (2 * i + 2 < kFields) AddNibbles<kFirst, kFields, i + 1>(v, x, table, acc);
-}
-
-// Whether the bits of both planes are put together first, which takes fewer steps than two products.
-template <int kCoarse, int kFine>
-constexpr bool kTogether = kTables && kCoarse == kFine;
-
-// acc[i] += x · code i, from both planes. `table` and `fine_table`: those of the planes; of codes put together, Table<4, 0>().
-template <int kCoarse, int kFine, int kFields>
-HWY_INLINE void AddExact(VU coarse, VU fine, VF x, [[maybe_unused]] VF table,
-                         [[maybe_unused]] VF fine_table, VF (&acc)[kFields]) {
-  const DU du;
-  if constexpr (kTogether<kCoarse, kFine>) {
-    // Codes of even fields in one vector, of odd ones in another: coarse bits over fine ones.
-    const VU low = hn::Set(du, kFine == 4 ? 0x0f0f0f0fu : 0x33333333u);
-    const VU even = hn::IfVecThenElse(low, fine, hn::ShiftLeft<kFine>(coarse));
-    const VU odd = hn::IfVecThenElse(low, hn::ShiftRight<kFine>(fine), coarse);
-    if constexpr (kFine == 4) {
-      AddBytes<0>(even, x, acc);
-      AddBytes<1>(odd, x, acc);
-    } else {
-      AddNibbles<0>(even, x, table, acc);
-      AddNibbles<1>(odd, x, table, acc);
-    }
-  } else {
-    AddPlane<kCoarse, kFine>(coarse, x, table, acc);
-    if constexpr (kFine > 0) AddPlane<kFine, 0>(fine, x, fine_table, acc);
-  }
+// Their exact codes.
+template <int kCoarse, int kFine, int i>
+HWY_INLINE VU8 ExactCodes(const FourColumns& coarse, const FourColumns& fine) {
+  constexpr int kFields = 8 / kCoarse, kFineFields = 8 / kFine;
+  constexpr std::uint8_t kMask = ((1 << kCoarse) - 1) << kFine, kAll = (1 << (kCoarse + kFine)) - 1;
+  const VU8 codes = Choose(hn::Set(DU8(), kMask), Shifted<kCoarse * (i % kFields) - kFine>(coarse.part[i / kFields]),
+                           Shifted<kFine * (i % kFineFields)>(fine.part[i / kFineFields]));
+  return kAll == 255 ? codes : hn::And(codes, hn::Set(DU8(), kAll));
 }
 
 }  // namespace narrows::HWY_NAMESPACE

@@ -10,17 +10,19 @@
 //   fine plane    [panel][column][run of fine bits]
 //   scales        [panel][sub-block][rows of the panel] f16, then as many minima if the type has them
 //
-// A run is made of strips of 128 rows: 16 lanes of 8 fields of b bits; field i of lane l is row 16·i + l. The last
-// strip of a panel may have 64 rows and 4 fields a lane (a lane has a whole byte, though). Lanes are little-endian
-// integers of 8, 16 or 32 bits with field i at bit b·i.
+// A run of b bits is made of strips of 128 rows; the last may have 64. The byte of row 16·i + 4·g + j of a strip
+// (j < 4, g < 4) is j of dword i / F of group g, where F = 8 / b is the number of fields of a byte; its bits are field
+// i mod F. Groups follow each other; one has 4·b bytes, in strips of 64 rows half as many, but at least 4. So four
+// columns' bytes, interleaved in 128-bit blocks of vectors, are the operands of integer dot products.
 //
 // Weights are scale · (code - offset) + minimum. Of K types the products of d with a sub-block's scale and of dmin with
 // its minimum are rounded to f16: a relative error of at most 2^-11 in each (0.05 %; at most 2^-25 where f16 is
 // subnormal; beyond 65504 they become 65504). Other types are stored as they are.
 //
-// The order of every floating-point reduction depends on the matrix's shape and on a token's grades alone: neither
-// threads nor the tokens computed together change a result's bits. Instruction sets do: they multiply in different
-// orders.
+// Dot products of a block of 32 columns (16, if that is a sub-block) are exact integers; one fused multiply-add a
+// sub-block follows (two with minima), in ascending order within a segment of blocks, then the segments' sums are added
+// in ascending order. Segments depend on the matrix's shape alone: neither threads nor the tokens computed together
+// change a result's bits.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -95,18 +97,24 @@ void pack_graded(const WeightMatrix& w, const GradedMatrix& m, Range strips, std
 // The weights that a grade stands for, [rows][cols]; for tests and measurements.
 std::vector<float> dequantize_graded(const GradedMatrix& m, int grade);
 
-// The columns that tokens read, for all matrices that share an input.
+// The columns that tokens read, for all matrices that share an input, and their activations: in a block of 32 columns
+// x ≈ scale · q with integers |q| ≤ kMost (even ones for grade 1, so that half steps of codes are whole), and
+// q = 128 · high + low for products of bytes.
 struct GradedTokens {
-  // How many of a block's columns have grade 1 and 2, in the whole block and in its first half.
-  struct Counts {
+  static constexpr std::int64_t kSlots = 40;
+  static constexpr float kMost = 127 * 128;
+  struct Block {
+    // How many columns have grade 1 and 2, in the whole block and in its first half.
     std::uint8_t coarse, fine, coarse_half, fine_half;
+    float scale;                                 // NaN if a value is not finite
+    std::int32_t coarse_sum[2], fine_sum[2];     // Σ q over the columns of grade 1 and 2 in each half
   };
   std::int64_t tokens = 0, cols = 0, blocks = 0, stride = 0;
-  AlignedVector<std::uint32_t> column;  // [tokens][stride]; block b's at 32 · b: those of grade 1, ascending, then grade 2
-  AlignedVector<float> x;               // the same
-  AlignedVector<Counts> counts;         // [tokens][blocks]
-  AlignedVector<float> coarse_sum;      // [tokens][2 · blocks]  Σ x over the columns of grade 1 among 16
-  AlignedVector<float> fine_sum;        // the same, of grade 2
+  // [tokens][stride], block b from kSlots · b on: first the columns of grade 1, ascending, then, from the next multiple
+  // of 4 on, those of grade 2. Slots between hold zeros of a column that is read anyway.
+  AlignedVector<std::uint32_t> column;
+  AlignedVector<std::int8_t> high, low;
+  AlignedVector<Block> of_block;  // [tokens][blocks]
 
   // cols: a multiple of 32.
   void resize(std::int64_t tokens, std::int64_t cols);

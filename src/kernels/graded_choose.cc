@@ -17,56 +17,79 @@ namespace narrows::HWY_NAMESPACE {
 
 using DU = hn::RebindToUnsigned<DF>;
 
-// A block's columns of grade 1, then of grade 2: 32 columns of `x` from `first` on.
+constexpr int kSlots = GradedTokens::kSlots;
+
+// The columns of one block of 32, whose first is `first`.
 HWY_INLINE void ChooseBlock(const float* HWY_RESTRICT x, const float* HWY_RESTRICT coarse_limit,
                             const float* HWY_RESTRICT fine_limit, std::uint32_t first, std::uint32_t* columns,
-                            float* values, GradedTokens::Counts& counts, float* coarse_sum, float* fine_sum) {
+                            std::int8_t* high, std::int8_t* low, GradedTokens::Block& block) {
   const DF df;
+  const DI di;
   const DU du;
   constexpr std::size_t kLanes = hn::MaxLanes(DF()), kParts = 32 / kLanes, kHalf = kParts / 2;
   const VF one = hn::Set(df, 1.0f);
-  VF value[kParts];
+  VF value[kParts], largest = hn::Zero(df), finite = hn::Zero(df);
   hn::Mask<DF> coarse[kParts], fine[kParts];
   for (std::size_t p = 0; p < kParts; ++p) {
     const std::size_t at = p * kLanes;
-    value[p] = hn::LoadU(df, x + at);
-    const VF size = hn::Abs(value[p]);
+    const VF v = hn::LoadU(df, x + at), size = hn::Abs(v);
     // Not "at most 1" rather than "above 1": NaNs are read.
-    const auto skipped = hn::Or(hn::Le(hn::Mul(size, hn::LoadU(df, coarse_limit + at)), one), hn::Eq(size, hn::Zero(df)));
+    const auto skipped = hn::Or(hn::Le(hn::Mul(size, hn::LoadU(df, coarse_limit + at)), one), hn::Eq(v, hn::Zero(df)));
     const auto inexact = hn::Le(hn::Mul(size, hn::LoadU(df, fine_limit + at)), one);
     coarse[p] = hn::AndNot(skipped, inexact);
     fine[p] = hn::Not(hn::Or(skipped, inexact));
+    value[p] = hn::IfThenZeroElse(skipped, v);
+    largest = hn::Max(largest, hn::Abs(value[p]));
+    finite = hn::MulAdd(value[p], hn::Zero(df), finite);  // NaN where a value is NaN or infinite
   }
+  const float most = hn::GetLane(hn::MaxOfLanes(df, largest));
+  block.scale = most / GradedTokens::kMost + hn::GetLane(hn::SumOfLanes(df, finite));
+  const VF inverse = hn::Set(df, most > 0 ? GradedTokens::kMost / most : 0.0f), bound = hn::Set(df, GradedTokens::kMost);
+
+  alignas(64) std::int32_t q[kSlots + 32];
   std::size_t n = 0;
-  const auto store = [&](const hn::Mask<DF>(&chosen)[kParts], std::uint8_t& count, std::uint8_t& half, float* sum) HWY_ATTR {
+  const auto store = [&](const hn::Mask<DF>(&chosen)[kParts], bool exact, std::uint8_t& count, std::uint8_t& half,
+                         std::int32_t (&sum)[2]) HWY_ATTR {
     const std::size_t begin = n;
-    VF sums[2] = {hn::Zero(df), hn::Zero(df)};
+    VI sums[2] = {hn::Zero(di), hn::Zero(di)};
     for (std::size_t p = 0; p < kParts; ++p) {
-      sums[p / kHalf] = hn::Add(sums[p / kHalf], hn::IfThenElseZero(chosen[p], value[p]));
+      const auto mask = hn::RebindMask(di, chosen[p]);
+      const VF scaled = hn::Max(hn::Min(hn::Mul(value[p], inverse), bound), hn::Neg(bound));
+      const VI code = hn::IfThenElseZero(mask, exact ? hn::NearestInt(scaled)
+                                                     : hn::ShiftLeft<1>(hn::NearestInt(hn::Mul(scaled, hn::Set(df, 0.5f)))));
+      sums[p / kHalf] = hn::Add(sums[p / kHalf], code);
       const auto column = hn::Iota(du, first + static_cast<std::uint32_t>(p * kLanes));
       hn::CompressStore(column, hn::RebindMask(du, chosen[p]), du, columns + n);
-      n += hn::CompressStore(value[p], chosen[p], df, values + n);
+      n += hn::CompressStore(code, mask, di, q + n);
       if (p + 1 == kHalf) half = static_cast<std::uint8_t>(n - begin);
     }
     count = static_cast<std::uint8_t>(n - begin);
-    for (int h = 0; h < 2; ++h) sum[h] = hn::GetLane(hn::SumOfLanes(df, sums[h]));
+    for (; n % 4 != 0; ++n) {  // nothing, of a column that is read anyway
+      q[n] = 0;
+      columns[n] = columns[begin];
+    }
+    for (int h = 0; h < 2; ++h) sum[h] = hn::GetLane(hn::SumOfLanes(di, sums[h]));
   };
-  store(coarse, counts.coarse, counts.coarse_half, coarse_sum);
-  store(fine, counts.fine, counts.fine_half, fine_sum);
+  store(coarse, false, block.coarse, block.coarse_half, block.coarse_sum);
+  store(fine, true, block.fine, block.fine_half, block.fine_sum);
+
+  const hn::Rebind<std::int8_t, DI> d8;
+  for (std::size_t i = 0; i < n; i += kLanes) {
+    const VI code = hn::LoadU(di, q + i), upper = hn::ShiftRight<7>(hn::Add(code, hn::Set(di, 64)));
+    hn::StoreU(hn::DemoteTo(d8, upper), d8, high + i);
+    hn::StoreU(hn::DemoteTo(d8, hn::Sub(code, hn::ShiftLeft<7>(upper))), d8, low + i);
+  }
 }
 
 void ChooseGrades(const float* x, std::int64_t stride, Range tokens, const float* coarse_limit, const float* fine_limit,
                   GradedTokens& out) {
-  for (std::int64_t t = tokens.begin; t < tokens.end; ++t) {
-    const float* row = x + t * stride;
-    std::uint32_t* columns = out.column.data() + t * out.stride;
-    float* values = out.x.data() + t * out.stride;
-    GradedTokens::Counts* counts = out.counts.data() + t * out.blocks;
-    float *coarse_sum = out.coarse_sum.data() + t * 2 * out.blocks, *fine_sum = out.fine_sum.data() + t * 2 * out.blocks;
-    for (std::int64_t b = 0; b < out.blocks; ++b)
-      ChooseBlock(row + b * 32, coarse_limit + b * 32, fine_limit + b * 32, static_cast<std::uint32_t>(b * 32),
-                  columns + b * 32, values + b * 32, counts[b], coarse_sum + 2 * b, fine_sum + 2 * b);
-  }
+  for (std::int64_t t = tokens.begin; t < tokens.end; ++t)
+    for (std::int64_t b = 0; b < out.blocks; ++b) {
+      const std::int64_t to = t * out.stride + b * kSlots;
+      ChooseBlock(x + t * stride + b * 32, coarse_limit + b * 32, fine_limit + b * 32, static_cast<std::uint32_t>(b * 32),
+                  out.column.data() + to, out.high.data() + to, out.low.data() + to,
+                  out.of_block[static_cast<std::size_t>(t * out.blocks + b)]);
+    }
 }
 
 }  // namespace narrows::HWY_NAMESPACE
@@ -81,25 +104,25 @@ void GradedTokens::resize(std::int64_t tokens_, std::int64_t cols_) {
   tokens = tokens_;
   cols = cols_;
   blocks = cols / 32;
-  stride = cols + 32;  // whole vectors are stored past the last block's list
-  const auto size = [&](std::int64_t n) { return static_cast<std::size_t>(tokens * n); };
-  column.resize(size(stride));
-  x.resize(size(stride));
-  counts.resize(size(blocks));
-  coarse_sum.resize(size(2 * blocks));
-  fine_sum.resize(size(2 * blocks));
+  stride = blocks * kSlots + 24;  // whole vectors are stored past the last block's lists
+  const auto slots = static_cast<std::size_t>(tokens * stride);
+  column.resize(slots);
+  high.resize(slots);
+  low.resize(slots);
+  of_block.resize(static_cast<std::size_t>(tokens * blocks));
 }
 
 std::int64_t GradedTokens::coarse_columns(std::int64_t token) const {
   std::int64_t sum = 0;
   for (std::int64_t b = token * blocks; b < (token + 1) * blocks; ++b)
-    sum += counts[static_cast<std::size_t>(b)].coarse + counts[static_cast<std::size_t>(b)].fine;
+    sum += of_block[static_cast<std::size_t>(b)].coarse + of_block[static_cast<std::size_t>(b)].fine;
   return sum;
 }
 
 std::int64_t GradedTokens::fine_columns(std::int64_t token) const {
   std::int64_t sum = 0;
-  for (std::int64_t b = token * blocks; b < (token + 1) * blocks; ++b) sum += counts[static_cast<std::size_t>(b)].fine;
+  for (std::int64_t b = token * blocks; b < (token + 1) * blocks; ++b)
+    sum += of_block[static_cast<std::size_t>(b)].fine;
   return sum;
 }
 

@@ -14,8 +14,8 @@ constexpr std::int64_t kStrip = GradedMatrix::kStripRows;
 
 std::int64_t up(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// Bytes of a lane of a strip with so many fields.
-int lane_bytes(int bits, int fields) { return std::max(bits * fields / 8, bits > 0 ? 1 : 0); }
+// Bytes of a group in strips of 16 · fields rows.
+int group_bytes(int bits, int fields) { return bits > 0 ? std::max(bits * fields / 2, 4) : 0; }
 
 // f16 of a product, kept finite if its factors are.
 std::uint16_t folded(float d, int scale) {
@@ -42,15 +42,16 @@ struct Scale {
   }
 }
 
-// Lanes of 32 columns of a strip: field i of lane l of column c is bits [down, down + bits) of codes[16 · i + l][c].
+// Writes bits [down, down + bits) of the codes of 32 columns of a strip with 16 · fields rows.
 void write_plane(const Byte (&codes)[kStrip][32], int fields, int down, int bits, Byte* to, std::int64_t run) {
-  const std::uint32_t mask = (1u << bits) - 1;
-  const int bytes = lane_bytes(bits, fields);
-  for (int lane = 0; lane < 16; ++lane) {
-    std::uint32_t lanes[32] = {};
-    for (int i = 0; i < fields; ++i)
-      for (int c = 0; c < 32; ++c) lanes[c] |= (codes[16 * i + lane][c] >> down & mask) << (bits * i);
-    for (int c = 0; c < 32; ++c) std::memcpy(to + c * run + lane * bytes, &lanes[c], static_cast<std::size_t>(bytes));
+  const int mask = (1 << bits) - 1, in_byte = std::min(8 / bits, fields), group = group_bytes(bits, fields);
+  for (int at = 0; at < 4 * group; ++at) {
+    const int row = at % group / 4 * in_byte * 16 + at / group * 4 + at % 4;
+    Byte bytes[32] = {};
+    for (int i = 0; i < in_byte; ++i)
+      for (int c = 0; c < 32; ++c)
+        bytes[c] |= static_cast<Byte>((codes[row + 16 * i][c] >> down & mask) << (bits * i));
+    for (int c = 0; c < 32; ++c) to[c * run + at] = bytes[c];
   }
 }
 
@@ -150,7 +151,7 @@ Range GradedMatrix::panel(std::int64_t p) const {
 
 std::int64_t GradedMatrix::run_bytes(int bits, std::int64_t p) const {
   const std::int64_t panel_rows = panel(p).end - panel(p).begin;
-  return panel_rows / kStrip * 16 * bits + (panel_rows % kStrip ? 16 * lane_bytes(bits, 4) : 0);
+  return panel_rows / kStrip * 16 * bits + (panel_rows % kStrip ? 4 * group_bytes(bits, 4) : 0);
 }
 
 std::int64_t GradedMatrix::scale_bytes(std::int64_t p) const {
@@ -218,17 +219,17 @@ std::vector<float> dequantize_graded(const GradedMatrix& m, int grade) {
     const Place at = place_of(m, r / kStrip);
     const std::int64_t row = at.row + r % kStrip, panel_rows = m.panel(at.panel).end - m.panel(at.panel).begin;
     const int fields = static_cast<int>(at.rows / 16), i = static_cast<int>(r % kStrip / 16), lane = r % 16;
-    const auto field = [&](std::int64_t plane_at, int bits, std::int64_t c) {
-      const int bytes = lane_bytes(bits, fields);
-      std::uint32_t word = 0;
-      std::memcpy(&word, data + plane_at + c * m.run_bytes(bits, at.panel) + at.row * bits / 8 + lane * bytes,
-                  static_cast<std::size_t>(bytes));
-      return static_cast<float>(word >> (bits * i) & ((1u << bits) - 1));
+    const auto field = [&, fields, i, lane](std::int64_t plane, int bits, std::int64_t run, std::int64_t c) {
+      const int in_byte = 8 / bits, byte = lane / 4 * group_bytes(bits, fields) + i / in_byte * 4 + lane % 4;
+      return static_cast<float>(data[plane + c * run + at.row * bits / 8 + byte] >> (bits * (i % in_byte)) &
+                                ((1 << bits) - 1));
     };
+    const std::int64_t coarse_run = m.run_bytes(coarse, at.panel), fine_run = m.run_bytes(fine, at.panel);
+    const std::int64_t coarse_at = m.coarse_at(at.panel), fine_at = m.fine_at(at.panel);
     for (std::int64_t c = 0; c < m.cols; ++c) {
       const float step = static_cast<float>(1 << fine);
-      float code = field(m.coarse_at(at.panel), coarse, c) * step;
-      if (fine > 0) code += grade == 1 ? (step - 1) / 2 : field(m.fine_at(at.panel), fine, c);
+      float code = field(coarse_at, coarse, coarse_run, c) * step;
+      if (fine > 0) code += grade == 1 ? (step - 1) / 2 : field(fine_at, fine, fine_run, c);
       const Byte* scale = data + m.scales_at(at.panel) + c / m.layout.sub_block * m.scale_bytes(at.panel) + 2 * row;
       float& weight = weights[static_cast<std::size_t>(r * m.cols + c)];
       weight = f16_to_f32(u16_at(scale)) * (code - static_cast<float>(m.layout.offset));

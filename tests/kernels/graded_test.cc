@@ -119,20 +119,24 @@ TEST_P(Graded, IsTheSumOfTheWeightsThatGradesStandFor) {
                                               dequantize_graded(w.graded, 2)};
       const std::vector<float> x = gaussian(static_cast<std::size_t>(cols), 2);
       const std::vector<float> bias = gaussian(static_cast<std::size_t>(rows), 3);
+      std::vector<double> unit(static_cast<std::size_t>(cols / 32), 0.0);
+      for (std::size_t c = 0; c < x.size(); ++c)
+        unit[c / 32] = std::max(unit[c / 32], static_cast<double>(std::fabs(x[c])) / GradedTokens::kMost);
       for (int grade = 0; grade <= 3; ++grade) {
         SCOPED_TRACE(fmt::format("{} rows, {} columns, grade {}", rows, cols, grade));
         const Limits limits(cols, grade);
         const std::vector<float> y = product(w.graded, chosen(x, 1, cols, limits), bias.data());
         for (std::int64_t r = 0; r < rows; ++r) {
-          double sum = bias[static_cast<std::size_t>(r)], size = std::fabs(sum);
+          // Activations are rounded to 1/16256 of their block's largest, or half of that.
+          double sum = bias[static_cast<std::size_t>(r)], size = 1e-5 * std::fabs(sum);
           for (std::int64_t c = 0; c < cols; ++c) {
             const auto at = static_cast<std::size_t>(r * cols + c), i = static_cast<std::size_t>(c);
             const int g = limits.fine[i] > 0 ? 2 : limits.coarse[i] > 0 ? 1 : 0;
             const double term = static_cast<double>(of_grade[g][at]) * x[i];
             sum += term;
-            size += std::fabs(static_cast<double>(x[i])) * (0.1 + std::fabs(of_grade[g][at]));
+            size += g == 0 ? 0 : std::fabs(of_grade[g][at]) * unit[i / 32] + 1e-5 * (std::fabs(term) + std::fabs(x[i]));
           }
-          ASSERT_NEAR(y[static_cast<std::size_t>(r)], sum, 1e-5 * size) << "row " << r;
+          ASSERT_NEAR(y[static_cast<std::size_t>(r)], sum, size) << "row " << r;
         }
       }
     }
@@ -254,35 +258,53 @@ TEST_P(ChooseGrades, FollowsTheLimits) {
   for (std::int64_t t = 0; t < tokens; ++t) {
     std::int64_t coarse_columns = 0, fine_columns = 0;
     for (std::int64_t b = 0; b < cols / 32; ++b) {
+      const GradedTokens::Block& block = g.of_block[static_cast<std::size_t>(t * g.blocks + b)];
       std::vector<std::uint32_t> columns[2];
-      double sums[2][2] = {};
-      std::size_t in_half[2] = {};
+      std::int32_t sums[2][2] = {};
+      int in_half[2] = {};
+      float most = 0;
+      bool finite = true;
       for (std::uint32_t c = static_cast<std::uint32_t>(32 * b); c < 32 * b + 32; ++c) {
         const float v = x[static_cast<std::size_t>(t * stride + c)], size = std::fabs(v);
         if (size * coarse[c] <= 1 || v == 0) continue;
         const int exact = size * fine[c] <= 1 ? 0 : 1;
         columns[exact].push_back(c);
-        sums[exact][c % 32 / 16] += v;
         in_half[exact] += c % 32 < 16;
+        most = std::max(most, size);
+        finite = finite && std::isfinite(v);
       }
-      const auto& n = g.counts[static_cast<std::size_t>(t * g.blocks + b)];
-      EXPECT_EQ(n.coarse, columns[0].size());
-      EXPECT_EQ(n.fine, columns[1].size());
-      EXPECT_EQ(n.coarse_half, in_half[0]);
-      EXPECT_EQ(n.fine_half, in_half[1]);
-      coarse_columns += n.coarse + n.fine;
-      fine_columns += n.fine;
-      columns[0].insert(columns[0].end(), columns[1].begin(), columns[1].end());
-      for (std::size_t i = 0; i < columns[0].size(); ++i) {
-        const auto slot = static_cast<std::size_t>(t * g.stride + b * 32) + i;
-        ASSERT_EQ(g.column[slot], columns[0][i]);
-        EXPECT_EQ(std::memcmp(&g.x[slot], &x[static_cast<std::size_t>(t * stride + columns[0][i])], 4), 0);
+      EXPECT_EQ(block.coarse, columns[0].size());
+      EXPECT_EQ(block.fine, columns[1].size());
+      EXPECT_EQ(block.coarse_half, in_half[0]);
+      EXPECT_EQ(block.fine_half, in_half[1]);
+      EXPECT_EQ(std::isfinite(block.scale), finite);
+      coarse_columns += block.coarse + block.fine;
+      fine_columns += block.fine;
+      std::size_t slot = static_cast<std::size_t>(t * g.stride + b * GradedTokens::kSlots);
+      for (const int exact : {0, 1}) {
+        const std::size_t first = slot;
+        for (const std::uint32_t c : columns[exact]) {
+          ASSERT_EQ(g.column[slot], c);
+          const int q = 128 * g.high[slot] + g.low[slot];
+          sums[exact][c % 32 / 16] += q;
+          if (!exact) {
+            EXPECT_EQ(q % 2, 0);
+          }
+          if (finite) {
+            EXPECT_NEAR(block.scale * static_cast<float>(q), x[static_cast<std::size_t>(t * stride + c)],
+                        (exact ? 0.51f : 1.01f) * most / GradedTokens::kMost);
+          }
+          ++slot;
+        }
+        for (; (slot - first) % 4 != 0; ++slot) {
+          EXPECT_EQ(g.column[slot], columns[exact][0]);
+          EXPECT_EQ(g.high[slot], 0);
+          EXPECT_EQ(g.low[slot], 0);
+        }
       }
-      for (std::size_t h = 0; h < 2; ++h) {
-        const auto slot = static_cast<std::size_t>((t * g.blocks + b) * 2) + h;
-        const auto same = [](float a, double b) { return std::isfinite(b) ? std::fabs(a - b) < 1e-5 : !std::isfinite(a); };
-        EXPECT_TRUE(same(g.coarse_sum[slot], sums[0][h]));
-        EXPECT_TRUE(same(g.fine_sum[slot], sums[1][h]));
+      for (int h = 0; h < 2; ++h) {
+        EXPECT_EQ(block.coarse_sum[h], sums[0][h]);
+        EXPECT_EQ(block.fine_sum[h], sums[1][h]);
       }
     }
     EXPECT_EQ(g.coarse_columns(t), coarse_columns);

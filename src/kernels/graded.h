@@ -94,6 +94,9 @@ std::size_t graded_bytes(const GradedMatrix& m, std::int64_t coarse_columns, std
 // Packs the rows of strips [strips.begin, strips.end) of w (as stored: w.data) into `to`, which has m.bytes().
 void pack_graded(const WeightMatrix& w, const GradedMatrix& m, Range strips, std::byte* to);
 
+// Adds, for each column, Σ over rows [rows.begin, rows.end) of w² to whole and of (w - w at grade 1)² to missed: [cols].
+void add_column_energies(const WeightMatrix& w, const GradedMatrix& m, Range rows, float* whole, float* missed);
+
 // The weights that a grade stands for, [rows][cols]; for tests and measurements.
 std::vector<float> dequantize_graded(const GradedMatrix& m, int grade);
 

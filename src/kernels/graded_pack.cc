@@ -104,6 +104,48 @@ void pack(const WeightMatrix& w, const GradedMatrix& m, Range strips, Byte* to) 
   }
 }
 
+template <DType kType>
+void add_energies(const WeightMatrix& w, const GradedMatrix& m, Range rows, float* whole, float* missed) {
+  const DTypeInfo& info = dtype_info(kType);
+  const int parts = info.block_size / 32, sub_block = m.layout.sub_block, fine = m.layout.fine_bits;
+  const float offset = static_cast<float>(m.layout.offset), middle = static_cast<float>((1 << fine) - 1) / 2;
+  const std::size_t stride = row_bytes(kType, w.cols);
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const Byte* row = reinterpret_cast<const Byte*>(w.data) + static_cast<std::size_t>(r) * stride;
+    for (std::int64_t b = 0; b < m.blocks(); ++b) {
+      const Block block = read_block(kType, row + b / parts * info.block_bytes, static_cast<int>(b % parts));
+      for (int first = 0; first < 32; first += sub_block) {
+        const Scale stored = scale_of(kType, block, first / sub_block);
+        const float scale = f16_to_f32(stored.weight), minimum = m.layout.has_minima ? f16_to_f32(stored.minimum) : 0;
+        for (int c = first; c < first + sub_block; ++c) {
+          const float weight = scale * (static_cast<float>(block.codes[c]) - offset) + minimum;
+          const float miss = scale * (static_cast<float>(block.codes[c] & ((1 << fine) - 1)) - middle);
+          whole[b * 32 + c] += weight * weight;
+          missed[b * 32 + c] += miss * miss;
+        }
+      }
+    }
+  }
+}
+
+// Calls work with the type as a constant.
+template <typename Work>
+void with_type(DType dtype, Work&& work) {
+  switch (dtype) {
+    case DType::Q4_0: return work.template operator()<DType::Q4_0>();
+    case DType::Q4_1: return work.template operator()<DType::Q4_1>();
+    case DType::Q5_0: return work.template operator()<DType::Q5_0>();
+    case DType::Q5_1: return work.template operator()<DType::Q5_1>();
+    case DType::Q8_0: return work.template operator()<DType::Q8_0>();
+    case DType::Q2_K: return work.template operator()<DType::Q2_K>();
+    case DType::Q3_K: return work.template operator()<DType::Q3_K>();
+    case DType::Q4_K: return work.template operator()<DType::Q4_K>();
+    case DType::Q5_K: return work.template operator()<DType::Q5_K>();
+    case DType::Q6_K: return work.template operator()<DType::Q6_K>();
+    default: fail("{}: not a type whose columns can be graded", dtype_info(dtype).name);
+  }
+}
+
 }  // namespace
 
 std::optional<GradedLayout> graded_layout(DType dtype, GradedSplit split) {
@@ -194,20 +236,11 @@ std::size_t graded_bytes(const GradedMatrix& m, std::int64_t coarse_columns, std
 }
 
 void pack_graded(const WeightMatrix& w, const GradedMatrix& m, Range strips, std::byte* to) {
-  Byte* bytes = reinterpret_cast<Byte*>(to);
-  switch (w.dtype) {
-    case DType::Q4_0: return pack<DType::Q4_0>(w, m, strips, bytes);
-    case DType::Q4_1: return pack<DType::Q4_1>(w, m, strips, bytes);
-    case DType::Q5_0: return pack<DType::Q5_0>(w, m, strips, bytes);
-    case DType::Q5_1: return pack<DType::Q5_1>(w, m, strips, bytes);
-    case DType::Q8_0: return pack<DType::Q8_0>(w, m, strips, bytes);
-    case DType::Q2_K: return pack<DType::Q2_K>(w, m, strips, bytes);
-    case DType::Q3_K: return pack<DType::Q3_K>(w, m, strips, bytes);
-    case DType::Q4_K: return pack<DType::Q4_K>(w, m, strips, bytes);
-    case DType::Q5_K: return pack<DType::Q5_K>(w, m, strips, bytes);
-    case DType::Q6_K: return pack<DType::Q6_K>(w, m, strips, bytes);
-    default: fail("{}: not a type whose columns can be graded", dtype_info(w.dtype).name);
-  }
+  with_type(w.dtype, [&]<DType kType>() { pack<kType>(w, m, strips, reinterpret_cast<Byte*>(to)); });
+}
+
+void add_column_energies(const WeightMatrix& w, const GradedMatrix& m, Range rows, float* whole, float* missed) {
+  with_type(w.dtype, [&]<DType kType>() { add_energies<kType>(w, m, rows, whole, missed); });
 }
 
 std::vector<float> dequantize_graded(const GradedMatrix& m, int grade) {

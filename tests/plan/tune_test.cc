@@ -1,0 +1,158 @@
+// Plans: found, written, read, applied, refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "formats/requantize.h"
+#include "formats/temp_dir.h"
+#include "model/model_file.h"
+#include "narrows/narrows.h"
+#include "plan/tuner.h"
+#include "subspace/calibrate.h"
+#include "subspace/graded_site.h"
+
+namespace narrows {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::string tiny(const std::string& name) { return std::string(NARROWS_TEST_DATA) + "/models/" + name + ".gguf"; }
+
+std::string some_text(int words) {
+  std::string text;
+  std::mt19937 random(3);
+  for (int i = 0; i < words; ++i) {
+    for (unsigned n = 1 + random() % 6; n > 0; --n) text += static_cast<char>('a' + random() % 26);
+    text += ' ';
+  }
+  return text;
+}
+
+TuneOptions quick() {
+  TuneOptions o;
+  o.sensitivity_tokens = 32;
+  o.search_tokens = 64;
+  o.validation_tokens = 64;
+  o.prompt = o.generate = 8;
+  o.rounds = 1;
+  o.force = true;
+  o.rescore = 4;
+  return o;
+}
+
+class Tune : public testing::Test {
+ protected:
+  Tune() {
+    model_ = dir_.file("q8.gguf");
+    LlamaSizes sizes;
+    sizes = {.layers = 2, .d = 64, .heads = 4, .kv_heads = 2, .head_dims = 24, .d_inter = 160, .rotary_dims = 16};
+    random_llama(ModelFile::read(tiny("llama-gqa")), sizes, DType::F32, 3).write(dir_.file("f32.gguf"));
+    RequantizeOptions options;
+    options.pure = true;
+    requantize(GgufFile::open(dir_.file("f32.gguf")), DType::Q8_0, model_, options);
+  }
+  TuneResult tuned(const TuneOptions& options) {
+    const auto model = Model::load(model_, {.threads = 2}), reference = Model::load(model_, {.threads = 2});
+    return tune(model, reference, some_text(150), options);
+  }
+  TempDir dir_;
+  std::string model_;
+};
+
+TEST_F(Tune, PlanIsFoundWrittenAndApplied) {
+  const TuneResult result = tuned(quick());
+  ASSERT_FALSE(result.plan.sites.empty());
+  EXPECT_LT(result.plan.measured.weight_bytes_fraction, 1.1);
+  for (const SiteSensitivity& s : result.sensitivities) {
+    EXPECT_GT(s.rms, 0) << s.site;
+    EXPECT_GT(s.sensitivity, 0) << s.site;
+  }
+  const std::string path = dir_.file("plan.json");
+  write_plan(path, result.plan);
+  const Plan read = read_plan(path);
+  ASSERT_EQ(read.sites.size(), result.plan.sites.size());
+  for (std::size_t i = 0; i < read.sites.size(); ++i) {
+    EXPECT_EQ(read.sites[i].site, result.plan.sites[i].site);
+    EXPECT_EQ(read.sites[i].threshold, result.plan.sites[i].threshold);
+    EXPECT_EQ(read.sites[i].rescore, result.plan.sites[i].rescore);
+  }
+
+  // The same bits whatever is computed together.
+  const auto logits = [&](std::size_t piece) {
+    const auto model = Model::load(model_);
+    apply_plan(*model, path);
+    const auto ids = model->tokenize(some_text(12));
+    const auto vocab = static_cast<std::size_t>(model->vocab_size());
+    Session session(model, {.context = 256});
+    std::vector<float> all(ids.size() * vocab);
+    for (std::size_t at = 0; at < ids.size(); at += piece) {
+      const auto part = std::span(ids).subspan(at, std::min(piece, ids.size() - at));
+      session.step_all(part, std::span(all).subspan(at * vocab, part.size() * vocab));
+    }
+    return all;
+  };
+  const auto whole = logits(1000);
+  EXPECT_EQ(logits(1), whole);
+  EXPECT_EQ(logits(7), whole);
+}
+
+TEST_F(Tune, ModelIsDenseAgain) {
+  const auto model = Model::load(model_), reference = Model::load(model_);
+  const auto ids = model->tokenize("abc def");
+  const auto logits = [&](const std::shared_ptr<Model>& m) {
+    Session session(m, {.context = 64});
+    const auto row = session.step(ids);
+    return std::vector<float>(row.begin(), row.end());
+  };
+  tune(model, reference, some_text(150), quick());
+  EXPECT_EQ(logits(model), logits(reference));
+}
+
+TEST_F(Tune, GatesAreConsidered) {
+  CalibrateOptions calibration;
+  calibration.window = 64;
+  calibration.max_tokens = 256;
+  const std::string bases = dir_.file("bases.gguf");
+  calibrate(*Model::load(model_), some_text(150), calibration, bases);
+  TuneOptions options = quick();
+  options.bases = bases;
+  const TuneResult result = tuned(options);  // on random weights gates may or may not pay: the plan must hold either way
+  write_plan(dir_.file("plan.json"), result.plan);
+  const auto model = Model::load(model_);
+  if (!result.plan.sites.empty()) apply_plan(*model, dir_.file("plan.json"));
+}
+
+TEST_F(Tune, Errors) {
+  TuneOptions options = quick();
+  options.budget.limit = 0.9;
+  EXPECT_THAT([&] { tuned(options); }, ThrowsMessage<Error>(HasSubstr("above 1")));
+  options = quick();
+  options.search_tokens = 100000;
+  EXPECT_THAT([&] { tuned(options); }, ThrowsMessage<Error>(HasSubstr("expected at least")));
+  const auto floats = Model::load(tiny("gemma3"));
+  EXPECT_THAT([&] { tune(floats, floats, some_text(150), quick()); }, ThrowsMessage<Error>(HasSubstr("quantize it first")));
+}
+
+TEST_F(Tune, PlansThatAreRefused) {
+  const auto text = [&](const std::string& json) {
+    const std::string path = dir_.file("bad.json");
+    std::ofstream(path) << json;
+    return path;
+  };
+  const auto model = Model::load(model_);
+  EXPECT_THAT([&] { read_plan(dir_.file("none.json")); }, ThrowsMessage<Error>(HasSubstr("cannot open")));
+  EXPECT_THAT([&] { read_plan(text("{")); }, ThrowsMessage<Error>(HasSubstr("not a plan")));
+  EXPECT_THAT([&] { read_plan(text("{}")); }, ThrowsMessage<Error>(HasSubstr("not a plan")));
+  EXPECT_THAT([&] { read_plan(text("[1]")); }, ThrowsMessage<Error>(HasSubstr("not a plan")));
+  EXPECT_THAT([&] { read_plan(text(R"({"narrows_plan": 7})")); }, ThrowsMessage<Error>(HasSubstr("found 7")));
+  const std::string head = R"({"narrows_plan": 1, "model": "x", "model_name": "other.gguf", "sites": )";
+  EXPECT_THAT([&] { read_plan(text(head + R"({"head": {"mode": "fast"}}})")); }, ThrowsMessage<Error>(HasSubstr("found fast")));
+  EXPECT_THAT([&] { read_plan(text(head + R"({"head": {"mode": "graded", "threshold": -1}}})")); }, ThrowsMessage<Error>(HasSubstr("head")));
+  EXPECT_THAT([&] { apply_plan(*model, text(head + "{}}")); }, ThrowsMessage<Error>(HasSubstr("made for other.gguf")));
+}
+
+}  // namespace
+}  // namespace narrows

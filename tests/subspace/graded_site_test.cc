@@ -1,0 +1,172 @@
+// Graded and rescored sites.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "kernels/dispatch.h"
+#include "narrows/error.h"
+#include "subspace/graded_site.h"
+
+namespace narrows {
+namespace {
+
+using Floats = AlignedVector<float>;
+
+struct Site {
+  std::int64_t d;
+  DType type;
+  std::vector<std::int64_t> rows;
+  std::vector<AlignedVector<std::byte>> stored;
+  std::vector<Floats> biases;
+  ThreadPool pool{2};
+  SiteScratch scratch;
+  std::mt19937 random{11};
+
+  Site(std::int64_t d_, DType type_, std::vector<std::int64_t> rows_) : d(d_), type(type_), rows(std::move(rows_)) {
+    for (const std::int64_t r : rows) {
+      const Floats w = floats(r * d);
+      stored.emplace_back(static_cast<std::size_t>(r) * row_bytes(type, d));
+      quantize(type, w.data(), stored.back().data(), r * d);
+      biases.push_back(floats(r));
+    }
+  }
+  Floats floats(std::int64_t n) {
+    std::normal_distribution<float> normal;
+    Floats values(static_cast<std::size_t>(n));
+    for (float& v : values) v = normal(random);
+    return values;
+  }
+  std::unique_ptr<DenseSite> dense() const {
+    std::vector<Linear> maps;
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      maps.push_back({{type, rows[i], d, stored[i].data(), nullptr}, biases[i].data()});
+    return std::make_unique<DenseSite>(std::move(maps));
+  }
+  std::unique_ptr<GradedSite> graded(double threshold) { return std::make_unique<GradedSite>(dense(), threshold, pool); }
+  Floats apply(LinearSite& site, const Floats& x) {
+    const std::int64_t count = static_cast<std::int64_t>(x.size()) / d;
+    Floats y(static_cast<std::size_t>(count * site.out()));
+    site.apply(pool, scratch, x.data(), count, y.data());
+    return y;
+  }
+};
+
+double distance(const Floats& a, const Floats& b) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    size += double{b[i]} * b[i];
+  }
+  return std::sqrt(difference / size);
+}
+
+TEST(GradedSite, EverythingReadIsTheDenseProduct) {
+  for (const DType type : {DType::Q8_0, DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q4_K, DType::Q6_K}) {
+    Site s(256, type, {70, 33});
+    const auto graded = s.graded(0);
+    const Floats x = s.floats(5 * s.d);
+    EXPECT_LT(distance(s.apply(*graded, x), s.apply(*s.dense(), x)), 1e-2) << dtype_info(type).name;
+    EXPECT_EQ(graded->coarse_share(), 1);
+  }
+}
+
+// A higher price reads less and errs more, as the estimate of the error that it is chosen by says.
+TEST(GradedSite, PriceBuysAccuracy) {
+  Site s(512, DType::Q8_0, {256});
+  const Floats x = s.floats(20 * s.d), dense = s.apply(*s.dense(), x);
+  const auto graded = s.graded(0);
+  double last_error = 0;
+  std::size_t last_bytes = SIZE_MAX;
+  for (const double threshold : {1e-6, 1e-4, 1e-2, 3e-2, 0.1}) {
+    graded->set_threshold(threshold);
+    const double error = distance(s.apply(*graded, x), dense);
+    EXPECT_GE(error, 0.9 * last_error) << threshold;
+    EXPECT_LE(graded->bytes_read(), last_bytes) << threshold;
+    EXPECT_GE(graded->coarse_share(), graded->fine_share());
+    last_error = error;
+    last_bytes = graded->bytes_read();
+  }
+  EXPECT_GT(last_error, 0.05);
+  EXPECT_LT(last_bytes, s.dense()->bytes_read() * 2 / 3);
+  EXPECT_THROW(graded->set_threshold(-1), Error);
+}
+
+TEST(GradedSite, BitsDependOnTheTokenAlone) {
+  for (const std::string& target : dispatch_targets()) {
+    set_dispatch_target(target);
+    for (const DType type : {DType::Q8_0, DType::Q4_1}) {
+      Site s(320, type, {200, 40});
+      const auto graded = s.graded(1e-2);
+      const Floats x = s.floats(37 * s.d), together = s.apply(*graded, x);
+      for (std::int64_t t = 0; t < 37; ++t)
+        EXPECT_EQ(s.apply(*graded, Floats(x.begin() + t * s.d, x.begin() + (t + 1) * s.d)),
+                  Floats(together.begin() + t * 240, together.begin() + (t + 1) * 240))
+            << target << " token " << t;
+      EXPECT_LT(graded->coarse_share(), 1);
+    }
+  }
+  set_dispatch_target("");
+}
+
+TEST(GradedSite, CountsEveryByte) {
+  Site s(64, DType::Q8_0, {128});
+  const auto graded = s.graded(0);
+  const std::size_t scales = 128 * 2 * 2, columns = 128 * 64, bias = 4 * 128;
+  EXPECT_EQ(graded->bytes_read(), scales + columns + bias);
+  Floats x(64);
+  x[3] = 1;
+  s.apply(*graded, x);
+  EXPECT_EQ(graded->bytes_read(), scales + 128 + bias);  // one column
+}
+
+TEST(GradedSite, FloatsCannotBeGraded) {
+  Site s(64, DType::F16, {16});
+  EXPECT_FALSE(can_grade(*s.dense()));
+  EXPECT_THROW(s.graded(0), Error);
+}
+
+TEST(RescoredSite, TheBestHaveTheDenseBits) {
+  for (const DType type : {DType::Q8_0, DType::Q4_1}) {
+    Site s(256, type, {5000});
+    RescoredSite site(s.graded(1e-2), 40);
+    const Floats x = s.floats(3 * s.d), y = s.apply(site, x), dense = s.apply(*s.dense(), x);
+    const Floats approximate = s.apply(site.approximate(), x);
+    EXPECT_NE(approximate, dense);
+    for (std::int64_t t = 0; t < 3; ++t) {
+      const auto best = largest(approximate.data() + t * 5000, 5000, 40);
+      std::size_t next = 0;
+      for (std::int64_t r = 0; r < 5000; ++r) {
+        const auto i = static_cast<std::size_t>(t * 5000 + r);
+        const bool rescored = next < best.size() && best[next] == r;
+        EXPECT_EQ(y[i], rescored ? dense[i] : approximate[i]) << r;
+        next += rescored;
+      }
+      EXPECT_EQ(next, 40u);
+    }
+    EXPECT_EQ(site.bytes_read(), site.approximate().bytes_read() + 40 * row_bytes(type, 256));
+  }
+}
+
+TEST(Largest, IsWhatSortingFinds) {
+  std::mt19937 random(5);
+  for (const std::int64_t n : {1, 2, 100, 5000, 70000}) {
+    std::vector<float> values(static_cast<std::size_t>(n));
+    for (float& v : values) v = static_cast<float>(random() % 1000);
+    for (const std::int64_t count : {std::int64_t{1}, std::int64_t{7}, std::int64_t{64}}) {
+      std::vector<std::int64_t> expected(static_cast<std::size_t>(n));
+      for (std::int64_t i = 0; i < n; ++i) expected[static_cast<std::size_t>(i)] = i;
+      std::stable_sort(expected.begin(), expected.end(), [&](std::int64_t a, std::int64_t b) {
+        return values[static_cast<std::size_t>(a)] > values[static_cast<std::size_t>(b)];
+      });
+      expected.resize(static_cast<std::size_t>(std::min(n, count)));
+      std::sort(expected.begin(), expected.end());
+      EXPECT_EQ(largest(values.data(), n, count), expected) << n << " " << count;
+    }
+  }
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(largest(std::vector<float>{nan, 1, nan}.data(), 3, 2), std::vector<std::int64_t>{1});
+}
+
+}  // namespace
+}  // namespace narrows

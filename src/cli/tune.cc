@@ -72,6 +72,8 @@ Json as_json(const TuneResult& r, const TuneCommand& o, bool written) {
                      {"graded_seconds_per_byte", c.graded_per_byte},
                      {"planned_seconds", c.planned_seconds},
                      {"planned_bytes", c.planned_bytes},
+                     {"dense_prompt_seconds", c.dense_prompt},
+                     {"planned_prompt_seconds", c.planned_prompt},
                      {"pays", c.pays}});
   Json& sites = json["sensitivities"] = Json::array();
   for (const SiteSensitivity& s : r.sensitivities)
@@ -81,12 +83,14 @@ Json as_json(const TuneResult& r, const TuneCommand& o, bool written) {
 
 std::string as_text(const TuneResult& r, const TuneCommand& o, bool written) {
   const PlanMeasurements& m = r.plan.measured;
-  std::string text = "Time of a site in decode, by kind; graded: what the plan reads of it\n";
-  text += fmt::format("{:<6} {:>6} {:>10} {:>10} {:>10} {:>10} {:>8}\n", "kind", "sites", "dense", "", "graded", "", "");
+  std::string text =
+      "Time of one site for one token, and what decode reads of it, dense and graded; the head's prompts: for a whole one\n";
+  text += fmt::format("{:<6} {:>5} {:>21} {:>21} {:>12} {:>12}\n", "kind", "sites", "decode, dense", "graded", "prompt, dense",
+                      "graded");
   for (const SiteCost& c : r.costs)
-    text += fmt::format("{:<6} {:>6} {:>7.1f} µs {:>10} {:>7.1f} µs {:>10} {:>8}\n", c.kind, c.sites, 1e6 * c.dense_seconds,
-                        human_bytes(c.dense_bytes), 1e6 * c.planned_seconds, human_bytes(c.planned_bytes),
-                        c.pays ? "pays" : "dense");
+    text += fmt::format("{:<6} {:>5} {:>8.1f} µs {:>9} {:>8.1f} µs {:>9} {:>9.1f} µs {:>9.1f} µs  {}\n", c.kind, c.sites,
+                        1e6 * c.dense_seconds, human_bytes(c.dense_bytes), 1e6 * c.planned_seconds,
+                        human_bytes(c.planned_bytes), 1e6 * c.dense_prompt, 1e6 * c.planned_prompt, c.pays ? "pays" : "stays dense");
   for (const std::string& note : r.notes) text += note + '\n';
   if (r.plan.sites.empty()) {
     text += "Nothing pays on this machine: dense is the fastest way to run this model. No plan is written.\n";

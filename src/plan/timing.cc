@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "narrows/session.h"
 #include "subspace/apply_gsi.h"
@@ -37,7 +38,8 @@ class TimedSite final : public LinearSite {
 std::vector<KindTime> time_sites(const std::shared_ptr<Model>& model, std::span<const TokenId> tokens,
                                  const std::function<void(std::int64_t, std::int64_t)>& progress) {
   constexpr int kPasses = 5;
-  const std::int64_t steps = std::min<std::int64_t>(std::ssize(tokens) - 1, 16);
+  const std::int64_t steps = std::clamp<std::int64_t>(std::ssize(tokens) / 2, 1, 16);
+  const std::int64_t prompt = std::clamp<std::int64_t>(std::ssize(tokens) - steps, 1, 64);
   const std::vector<NamedSite> sites = loaded(*model).weights().sites();
   std::vector<TimedSite*> timed;
   for (const NamedSite& s : sites) {
@@ -45,31 +47,43 @@ std::vector<KindTime> time_sites(const std::shared_ptr<Model>& model, std::span<
     timed.push_back(site.get());
     *s.site = std::move(site);
   }
-  std::vector<KindTime> kinds(kSiteKindNames.size()), best;
-  Session session(model, {.context = steps + 1});
+  std::vector<KindTime> best(kSiteKindNames.size());
+  Session session(model, {.context = prompt + steps});
   for (int pass = 0; pass < kPasses; ++pass) {
+    // The sums over each kind's sites of the time since the last call.
+    const auto take = [&] {
+      std::vector<double> seconds(best.size());
+      for (std::size_t i = 0; i < sites.size(); ++i)
+        seconds[static_cast<std::size_t>(sites[i].kind)] += std::exchange(timed[i]->seconds, 0.0);
+      return seconds;
+    };
+    const auto keep_least = [&](double KindTime::*time, const std::vector<double>& seconds, double steps_taken) {
+      for (std::size_t i = 0; i < best.size(); ++i) {
+        const double found = seconds[i] / steps_taken;
+        best[i].*time = pass == 0 ? found : std::min(best[i].*time, found);
+      }
+    };
     session.truncate(0);
-    session.step(tokens[0]);
-    for (TimedSite* site : timed) site->seconds = 0;
-    for (std::int64_t i = 1; i <= steps; ++i) session.step(tokens[static_cast<std::size_t>(i)]);
-    kinds.assign(kinds.size(), {});
-    for (std::size_t i = 0; i < sites.size(); ++i) {
-      KindTime& kind = kinds[static_cast<std::size_t>(sites[i].kind)];
-      ++kind.sites;
-      kind.seconds += timed[i]->seconds / static_cast<double>(steps);
-      kind.bytes += static_cast<double>(timed[i]->bytes_read());
-    }
-    if (best.empty()) best = kinds;
-    for (std::size_t i = 0; i < kinds.size(); ++i) best[i].seconds = std::min(best[i].seconds, kinds[i].seconds);
+    session.step(tokens.first(static_cast<std::size_t>(prompt)));
+    keep_least(&KindTime::prompt_seconds, take(), static_cast<double>(prompt));
+    for (std::int64_t i = prompt; i < prompt + steps; ++i) session.step(tokens[static_cast<std::size_t>(i)]);
+    keep_least(&KindTime::seconds, take(), static_cast<double>(steps));
     progress(pass + 1, kPasses);
   }
-  for (std::size_t i = 0; i < best.size(); ++i) {
-    best[i].bytes = kinds[i].bytes;
-    if (best[i].sites == 0) continue;
-    best[i].seconds /= static_cast<double>(best[i].sites);
-    best[i].bytes /= static_cast<double>(best[i].sites);
+  for (std::size_t i = 0; i < sites.size(); ++i) {
+    KindTime& kind = best[static_cast<std::size_t>(sites[i].kind)];
+    ++kind.sites;
+    kind.bytes += static_cast<double>(timed[i]->bytes_read());
+    *sites[i].site = timed[i]->release();
   }
-  for (std::size_t i = 0; i < sites.size(); ++i) *sites[i].site = timed[i]->release();
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    KindTime& kind = best[i];
+    if (static_cast<SiteKind>(i) == SiteKind::Head) kind.prompt_seconds *= static_cast<double>(prompt);
+    const double n = static_cast<double>(std::max<std::int64_t>(kind.sites, 1));
+    kind.seconds /= n;
+    kind.bytes /= n;
+    kind.prompt_seconds /= n;
+  }
   return best;
 }
 

@@ -10,13 +10,14 @@
 
 namespace narrows {
 
-// Means over the sites of one kind, for one token in decode.
+// Means over the sites of one kind.
 struct KindTime {
   std::int64_t sites = 0;
-  double seconds = 0, bytes = 0;
+  double seconds = 0, bytes = 0;  // of one token in decode
+  double prompt_seconds = 0;      // of one token of a prompt (the head: of the whole prompt)
 };
 
-// Decodes a few of the tokens and times each site; the least of several passes, which others' work disturbs least.
+// A prompt and a few steps of decode, each site timed; the least of several passes, which others' work disturbs least.
 std::vector<KindTime> time_sites(const std::shared_ptr<Model>& model, std::span<const TokenId> tokens,
                                  const std::function<void(std::int64_t, std::int64_t)>& progress);
 

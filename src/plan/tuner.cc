@@ -19,6 +19,7 @@ namespace narrows {
 namespace {
 
 constexpr double kMinGain = 0.01;  // of the stated work's time: less is noise
+constexpr double kMargin = 0.85;   // of the budget is used on the search text: other text differs
 
 void check(const TuneOptions& o) {
   const TuneBudget& b = o.budget;
@@ -72,7 +73,8 @@ class Tuner {
   // Sensitivity tokens, search text and validation text follow each other: none is used twice.
   void split(std::string_view text) {
     const std::vector<TokenId> ids = model_->tokenize(text, {.add_special = false, .parse_special = false});
-    const std::int64_t needed = o_.sensitivity_tokens + o_.search_tokens + o_.validation_tokens;
+    const std::int64_t needed =
+        std::max(o_.sensitivity_tokens + o_.search_tokens + o_.validation_tokens, o_.prompt + o_.generate);
     if (std::ssize(ids) < needed)
       fail("the text has {} tokens: expected at least {}, {} to find the plan and {} to judge it", ids.size(), needed,
            o_.sensitivity_tokens + o_.search_tokens, o_.validation_tokens);
@@ -145,10 +147,10 @@ class Tuner {
     return evaluate(model_, text, options, reference_);
   }
 
-  bool meets(const Agreement& a) const {
+  bool meets(const Agreement& a, double margin = 1) const {
     switch (o_.budget.kind) {
-      case TuneBudget::Kind::PerplexityRatio: return a.perplexity_ratio <= o_.budget.limit;
-      case TuneBudget::Kind::Kl: return a.kl_mean <= o_.budget.limit;
+      case TuneBudget::Kind::PerplexityRatio: return a.perplexity_ratio - 1 <= margin * (o_.budget.limit - 1);
+      case TuneBudget::Kind::Kl: return a.kl_mean <= margin * o_.budget.limit;
       default: return a.weight_bytes_fraction >= o_.budget.limit;
     }
   }
@@ -161,7 +163,7 @@ class Tuner {
     const auto good = [&](double price) {
       const EvalResult r = judge(search_text_, plan_at(price));
       progress(std::min(++step, kSteps + 4), kSteps + 5);
-      return meets(*r.agreement);
+      return meets(*r.agreement, kMargin);
     };
     double low = result_.price > 0 ? result_.price : first_price(), high = low;
     if (good(low)) {
@@ -212,7 +214,11 @@ class Tuner {
       cost.graded_per_byte = span > 0.02 * fine[i].bytes ? std::max((fine[i].seconds - here[i].seconds) / span, 0.0)
                                                          : here[i].seconds / std::max(here[i].bytes, 1.0);
       cost.graded_fixed = std::max(here[i].seconds - cost.graded_per_byte * here[i].bytes, 0.0);
-      cost.pays = cost.planned_seconds < cost.dense_seconds;
+      cost.dense_prompt = dense[i].prompt_seconds;
+      cost.planned_prompt = here[i].prompt_seconds;
+      const double prompt = static_cast<SiteKind>(i) == SiteKind::Head ? 1 : static_cast<double>(o_.prompt);
+      cost.pays = static_cast<double>(o_.generate) * (cost.dense_seconds - cost.planned_seconds) >
+                  prompt * (cost.planned_prompt - cost.dense_prompt);
       result_.costs.push_back(cost);
     }
   }
@@ -237,8 +243,10 @@ class Tuner {
       if (!had) continue;
       dropped = true;
       result_.notes.push_back(
-          fmt::format("{}: graded sites read {:.0f} % of the bytes in {:.0f} % of the time: they stay dense", cost.kind,
-                      100 * cost.planned_bytes / cost.dense_bytes, 100 * cost.planned_seconds / cost.dense_seconds));
+          fmt::format("{}: graded sites read {:.0f} % of the bytes, in {:.0f} % of the time in decode and {:.0f} % in prompts: "
+                      "they stay dense",
+                      cost.kind, 100 * cost.planned_bytes / cost.dense_bytes, 100 * cost.planned_seconds / cost.dense_seconds,
+                      100 * cost.planned_prompt / cost.dense_prompt));
     }
     if (std::none_of(candidates_.begin(), candidates_.end(), [](const Candidate& c) { return c.kept; })) {
       result_.plan.sites.clear();

@@ -4,9 +4,9 @@
 // 2. One price for a bit read, for all columns of all sites (graded_site.h): the price is the only thing searched, by
 //    bisection, until the budget is met on further calibration text. The head may read coarsely and score its best
 //    outputs again.
-// 3. A cost model fitted to this machine: the time of each kind of site, dense and graded at two prices, as a line in
-//    the bytes that it reads. Sites whose line says that grading does not pay stay dense, and the search goes on with
-//    the rest. Where a file of bases is given, sites at which the gate is cheaper at the same price are gated.
+// 3. A cost model fitted to this machine: the time of each kind of site, in decode (dense, and graded at two prices, as a
+//    line in the bytes that it reads) and in prompts, where weights are read once for many tokens and grading costs
+//    time. Kinds that do not pay in the stated work stay dense, and the search goes on with the rest. Where a file of bases is given, sites at which the gate is cheaper at the same price are gated.
 // 4. Validation on text kept apart from all that: quality, and the speed of whole steps against dense, alternating.
 #pragma once
 #include <functional>
@@ -44,7 +44,8 @@ struct SiteCost {
   double dense_seconds = 0, dense_bytes = 0;             // of one site, mean
   double graded_fixed = 0, graded_per_byte = 0;          // seconds; seconds a byte
   double planned_seconds = 0, planned_bytes = 0;         // of one site in the plan
-  bool pays = false;
+  double dense_prompt = 0, planned_prompt = 0;           // seconds a token of a prompt; the head: of a whole prompt
+  bool pays = false;                                     // in the stated work
 };
 
 struct TuneResult {

@@ -49,6 +49,11 @@ struct Window {
 };
 std::vector<Window> make_windows(std::size_t tokens, const EvalOptions& options, bool adds_bos);
 
+// The windows of a text as they are computed, BOS included. Throws Error for options out of range or a text too short
+// to score.
+std::vector<std::vector<TokenId>> window_tokens(const Model& model, std::string_view text,
+                                                const EvalOptions& options);
+
 // Scores `text`; with a reference also compares position by position, which needs the same vocabulary. Memory
 // is bounded: logits of a few positions at a time. Throws Error for a text too short to score.
 EvalResult evaluate(const std::shared_ptr<Model>& model, std::string_view text,

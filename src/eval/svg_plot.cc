@@ -120,15 +120,15 @@ void SvgPlot::horizontal(double y) {
 
 void SvgPlot::line(std::string_view series, const std::vector<Point>& points) {
   std::string list;
-  for (const Point& p : points) list += (list.empty() ? "" : " ") + at(p);
+  for (const Point& p : points) list += at(p) + ' ';
   add(series, fmt::format("<polyline class=\"line\" points=\"{}\"/>", list));
 }
 
 void SvgPlot::band(std::string_view series, std::string_view style, const std::vector<Point>& lower,
                    const std::vector<Point>& upper) {
   std::string list;
-  for (const Point& p : lower) list += at(p) + " ";
-  for (auto p = upper.rbegin(); p != upper.rend(); ++p) list += at(*p) + " ";
+  for (const Point& p : lower) list += at(p) + ' ';
+  for (auto p = upper.rbegin(); p != upper.rend(); ++p) list += at(*p) + ' ';
   add(series, fmt::format("<polygon class=\"{}\" points=\"{}\"/>", style, list));
 }
 

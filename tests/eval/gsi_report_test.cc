@@ -7,10 +7,11 @@
 #include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 
-#include "eval/reference_scores.h"
 #include "eval/perplexity.h"
+#include "eval/reference_scores.h"
 #include "formats/temp_dir.h"
 #include "narrows/narrows.h"
 #include "subspace/apply_gsi.h"
@@ -163,8 +164,9 @@ TEST_F(GsiReportTest, Counting) {
     EXPECT_EQ(s.top1_agreement, by_eval.agreement->top1_agreement);
     EXPECT_NEAR(s.reads.bytes_fraction(), by_eval.agreement->weight_bytes_fraction, 1e-12);
     EXPECT_LE(s.kl_at_least, by_eval.agreement->kl_mean + 1e-6);
-    if (model_->vocab_size() <= static_cast<int>(ReferenceScores::kKeptTokens))
+    if (model_->vocab_size() <= static_cast<int>(ReferenceScores::kKeptTokens)) {
       EXPECT_NEAR(s.kl_at_least, by_eval.agreement->kl_mean, 1e-6);
+    }
   }
   EXPECT_GT(settings[2].fast_fraction, 0);  // the widest gate lets some through
   EXPECT_GE(settings[2].fast_fraction, settings[0].fast_fraction);
@@ -278,7 +280,9 @@ TEST(ReferenceScores, BoundsTheDivergenceFromBelow) {
   const auto model = Model::load(tiny("llama-gqa")), other = Model::load(tiny("llama-gqa"));
   const std::string text = some_text(60, 4);
   TempDir dir;
-  calibrate(*other, some_text(150, 5), {.k = {16, 16, 16, 16, 16}, .window = 100}, dir.file("basis.gguf"));
+  CalibrateOptions calibration;
+  calibration.k.fill(16);
+  calibrate(*other, some_text(150, 5), calibration, dir.file("basis.gguf"));
   apply_gsi(*other, {dir.file("basis.gguf"), std::numeric_limits<float>::infinity(), 0});
   const ReferenceScores reference(model, window_tokens(*model, text, {.context = 50}));
   const EvalResult expected = evaluate(other, text, {.context = 50}, model);

@@ -19,7 +19,8 @@ namespace narrows {
 namespace {
 
 constexpr std::size_t kPromptTokens = 64;
-constexpr std::int64_t kCalibrationCost = 3;  // a token's calibration against its evaluation, for progress alone
+constexpr std::int64_t kCalibrationCost =
+    3;  // a token's calibration against its evaluation, for progress alone
 constexpr float kNoGate = std::numeric_limits<float>::infinity();
 
 std::string file_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
@@ -132,10 +133,13 @@ class Reporter {
   }
 
   GsiReport report() {
-    const auto paper = window_tokens(*model_, text_, {.context = options_.context, .max_tokens = options_.context});
-    const auto held_out = window_tokens(*model_, text_, {.context = options_.context, .max_tokens = options_.max_tokens});
+    const auto paper =
+        window_tokens(*model_, text_, {.context = options_.context, .max_tokens = options_.context});
+    const auto held_out =
+        window_tokens(*model_, text_, {.context = options_.context, .max_tokens = options_.max_tokens});
     if (std::ssize(paper.front()) < options_.context)
-      fail("the held-out text has {} tokens: expected at least a window of {}", std::ssize(paper.front()), options_.context);
+      fail("the held-out text has {} tokens: expected at least a window of {}", std::ssize(paper.front()),
+           options_.context);
     const std::size_t prompt = std::min(paper.front().size(), kPromptTokens);
     prompt_ = std::span(paper.front()).first(prompt);
 
@@ -152,13 +156,13 @@ class Reporter {
     report.greedy = options_.greedy;
     report.site_setting = site_setting_;
     report.protocols[0] = protocol("paper", paper, text_, options_.context);
-    report.protocols[0].meaning =
-        fmt::format("bases made from the very {} tokens that are evaluated: how well a subspace fits what it has seen",
-                    options_.context);
+    report.protocols[0].meaning = fmt::format(
+        "bases made from the very {} tokens that are evaluated: how well a subspace fits what it has seen",
+        options_.context);
     report.protocols[1] = protocol("held-out", held_out, options_.calibration, seen);
-    report.protocols[1].meaning =
-        fmt::format("bases{} made from {} tokens of another text, evaluated on {}: what to expect of unseen text",
-                    file_ ? " of " + file_name(options_.gsi_path) : "", seen, report.protocols[1].evaluated_tokens);
+    report.protocols[1].meaning = fmt::format(
+        "bases{} made from {} tokens of another text, evaluated on {}: what to expect of unseen text",
+        file_ ? " of " + file_name(options_.gsi_path) : "", seen, report.protocols[1].evaluated_tokens);
     return report;
   }
 
@@ -191,7 +195,8 @@ class Reporter {
     if (k_.empty()) {
       for (const std::int64_t k : kReportK)
         if (k <= options_.context && std::min(k, widest) <= most_) k_.push_back(k);
-      if (k_.empty()) fail("k: expected some for windows of {} tokens and bases of {} directions", options_.context, most_);
+      if (k_.empty())
+        fail("k: expected some for windows of {} tokens and bases of {} directions", options_.context, most_);
     }
     for (const std::int64_t k : k_) {
       if (k < 1) fail("k: expected at least 1, found {}", k);
@@ -213,7 +218,8 @@ class Reporter {
     const auto at = [](const auto& values, auto wanted, bool middle, const char* what) {
       if (middle) return values.size() / 2;
       const auto found = std::find(values.begin(), values.end(), wanted);
-      if (found == values.end()) fail("{} of the sites: expected one of those evaluated, found {}", what, wanted);
+      if (found == values.end())
+        fail("{} of the sites: expected one of those evaluated, found {}", what, wanted);
       return static_cast<std::size_t>(found - values.begin());
     };
     site_setting_ = at(k_, options_.site_k, options_.site_k == 0, "k") * options_.epsilon.size() +
@@ -230,8 +236,10 @@ class Reporter {
   std::int64_t calibration_tokens() const {
     if (file_) return file_->settings().tokens;
     const bool bos = model_->adds_bos() && model_->bos() != kNoToken;
-    const auto tokens = std::ssize(model_->tokenize(options_.calibration, {.add_special = false, .parse_special = false}));
-    const std::int64_t inside = options_.context - bos, whole = tokens + bos * ((tokens + inside - 1) / inside);
+    const auto tokens =
+        std::ssize(model_->tokenize(options_.calibration, {.add_special = false, .parse_special = false}));
+    const std::int64_t inside = options_.context - bos,
+                       whole = tokens + bos * ((tokens + inside - 1) / inside);
     return options_.calibration_tokens > 0 ? std::min(whole, options_.calibration_tokens) : whole;
   }
 
@@ -268,7 +276,8 @@ class Reporter {
         setting.top1_agreement = comparison.top1_agreement;
         setting.kl_at_least = comparison.kl_at_least;
         const auto tokens = continue_greedily(model_, prompt_, options_.greedy, greedy);
-        setting.greedy_equal = std::mismatch(tokens.begin(), tokens.end(), greedy.begin()).first - tokens.begin();
+        setting.greedy_equal =
+            std::mismatch(tokens.begin(), tokens.end(), greedy.begin()).first - tokens.begin();
       }
     };
     for (const std::int64_t k : k_) settings(k, options_.epsilon);
@@ -276,7 +285,8 @@ class Reporter {
     return report;
   }
 
-  void calibrate_into(const std::string& path, std::string_view text, std::int64_t tokens, const std::string& what) {
+  void calibrate_into(const std::string& path, std::string_view text, std::int64_t tokens,
+                      const std::string& what) {
     CalibrateOptions calibration;
     calibration.method = options_.method;
     calibration.k.fill(largest_);
@@ -299,8 +309,9 @@ class Reporter {
   const GsiReportOptions& options_;
   std::optional<GsiFile> file_;
   std::vector<std::int64_t> k_;
-  std::int64_t widest_ = 0;                             // site
-  std::int64_t most_ = 0, largest_ = 0, static_k_ = 0;  // directions: of the held-out bases, asked for, static
+  std::int64_t widest_ = 0;  // site
+  std::int64_t most_ = 0, largest_ = 0,
+               static_k_ = 0;  // directions: of the held-out bases, asked for, static
   std::size_t site_setting_ = 0;
   std::span<const TokenId> prompt_;
   std::optional<Work> work_;
@@ -319,7 +330,8 @@ void Reads::add(const Reads& other) {
 
 bool GsiSettingReport::is_static() const { return epsilon == kNoGate; }
 
-GsiReport gsi_report(const std::shared_ptr<Model>& model, std::string_view text, const GsiReportOptions& options) {
+GsiReport gsi_report(const std::shared_ptr<Model>& model, std::string_view text,
+                     const GsiReportOptions& options) {
   return Reporter(model, text, options).report();
 }
 

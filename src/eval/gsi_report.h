@@ -28,14 +28,15 @@ struct GsiReportOptions {
   std::int64_t max_tokens = 4096;          // evaluated in held-out, BOS included; 0: the whole text
   std::int64_t calibration_tokens = 8192;  // at most; 0: the whole text
   BasisMethod method = BasisMethod::Svd;
-  DType type = DType::F16;     // of bases and images made here
-  std::int64_t greedy = 50;    // tokens continued greedily from the text's first 64; 0: none
-  std::int64_t site_k = 0;     // the setting whose sites are reported, one of k; 0: the middle one
-  float site_epsilon = -1;     // below 0: the middle one
+  DType type = DType::F16;   // of bases and images made here
+  std::int64_t greedy = 50;  // tokens continued greedily from the text's first 64; 0: none
+  std::int64_t site_k = 0;   // the setting whose sites are reported, one of k; 0: the middle one
+  float site_epsilon = -1;   // below 0: the middle one
   std::function<void(std::int64_t done, std::int64_t total, const std::string& what)> progress = {};
 };
 
-// What reads weights: a site, or sites added up. Numbers are those of one token, the mean over the tokens evaluated.
+// What reads weights: a site, or sites added up. Numbers are those of one token, the mean over the tokens
+// evaluated.
 struct Reads {
   double dense_bytes = 0, bytes = 0;        // W; V, M and W as the gates had it
   double dense_elements = 0, elements = 0;  // the same in elements: effective parameters
@@ -58,10 +59,10 @@ struct GsiSiteReport {
 };
 
 struct GsiSettingReport {
-  std::int64_t k = 0;   // asked for; a site uses its width at most
-  float epsilon = 0;    // infinity: static
-  bool is_static() const;  // no gate: every token on the fast path
-  Reads reads;             // of all sites and the embedding's row
+  std::int64_t k = 0;              // asked for; a site uses its width at most
+  float epsilon = 0;               // infinity: static
+  bool is_static() const;          // no gate: every token on the fast path
+  Reads reads;                     // of all sites and the embedding's row
   double fast_fraction = 0;        // mean over sites by their dense bytes
   double plain_fast_fraction = 0;  // every site alike
   double perplexity = 0, perplexity_ratio = 0, top1_agreement = 0;
@@ -86,9 +87,11 @@ struct GsiReport {
 
 inline constexpr std::array<double, 5> kReportQuantiles = {0.05, 0.25, 0.5, 0.75, 0.95};
 
-// The model comes dense and is dense again afterwards, whatever happens. Throws Error: texts too short, a calibration
-// text that holds the evaluated one, bases made from it, options that do not fit the model or the file.
-GsiReport gsi_report(const std::shared_ptr<Model>& model, std::string_view text, const GsiReportOptions& options);
+// The model comes dense and is dense again afterwards, whatever happens. Throws Error: texts too short, a
+// calibration text that holds the evaluated one, bases made from it, options that do not fit the model or the
+// file.
+GsiReport gsi_report(const std::shared_ptr<Model>& model, std::string_view text,
+                     const GsiReportOptions& options);
 
 std::string gsi_report_json(const GsiReport& report);  // indented, ends in a line break
 std::string gsi_report_html(const GsiReport& report);  // one page that needs nothing else

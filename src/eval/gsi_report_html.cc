@@ -42,7 +42,9 @@ svg .inner { fill: var(--c); opacity: .28; stroke: none; } svg text.name { fill:
 constexpr std::string_view kLegend = R"(<b class="paper">paper</b> and <b class="held-out">held-out</b>)";
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
-std::string ratio(double value) { return value < 10 ? fmt::format("{:.4f}", value) : fmt::format("{:.4g}", value); }
+std::string ratio(double value) {
+  return value < 10 ? fmt::format("{:.4f}", value) : fmt::format("{:.4g}", value);
+}
 std::string millions(double count) { return fmt::format("{:.2f}", count / 1e6); }
 
 std::string setting_name(const GsiSettingReport& s) {
@@ -57,7 +59,8 @@ std::string cells(std::string_view tag, const std::vector<std::string>& texts) {
   return row;
 }
 
-std::string table_head(const GsiReport& report, std::string_view first, const std::vector<std::string>& columns) {
+std::string table_head(const GsiReport& report, std::string_view first,
+                       const std::vector<std::string>& columns) {
   std::string head = fmt::format("<div class=\"wide\"><table>\n<thead><tr><th></th>");
   for (const GsiProtocolReport& p : report.protocols)
     head += fmt::format("<th class=\"{0} first\" colspan=\"{1}\">{0}</th>", p.name, columns.size());
@@ -67,8 +70,8 @@ std::string table_head(const GsiReport& report, std::string_view first, const st
 }
 
 std::string settings_table(const GsiReport& report) {
-  std::vector<std::string> columns = {"fast", "fast, plain", "paper ×", "honest ×", "bytes", "10⁶ params", "ppl ratio",
-                                      "top-1", "KL ≥"};
+  std::vector<std::string> columns = {"fast",       "fast, plain", "paper ×", "honest ×", "bytes",
+                                      "10⁶ params", "ppl ratio",   "top-1",   "KL ≥"};
   if (report.greedy > 0) columns.push_back(fmt::format("greedy of {}", report.greedy));
   std::string text = table_head(report, "setting", columns);
   for (std::size_t i = 0; i < report.protocols[0].settings.size(); ++i) {
@@ -94,8 +97,9 @@ std::string settings_table(const GsiReport& report) {
 }
 
 std::string sites_table(const GsiReport& report) {
-  std::string text = table_head(report, "site", {"k", "ρ 5 %", "25 %", "50 %", "75 %", "95 %", "fast", "kB", "10⁶ params",
-                                                 "paper ×", "honest ×"});
+  std::string text = table_head(
+      report, "site",
+      {"k", "ρ 5 %", "25 %", "50 %", "75 %", "95 %", "fast", "kB", "10⁶ params", "paper ×", "honest ×"});
   for (std::size_t i = 0; i < report.protocols[0].settings[0].sites.size(); ++i) {
     text += fmt::format("<tr><td>{}</td>", report.protocols[0].settings[0].sites[i].name);
     for (const GsiProtocolReport& p : report.protocols) {
@@ -123,7 +127,8 @@ std::string trade_off(const GsiReport& report) {
       x.include(s.reads.bytes_fraction());
       y.include(s.perplexity_ratio);
     }
-  SvgPlot plot(860, 420, x, y, "bytes read / dense", "perplexity / dense", "Perplexity ratio against bytes read");
+  SvgPlot plot(860, 420, x, y, "bytes read / dense", "perplexity / dense",
+               "Perplexity ratio against bytes read");
   plot.vertical(1);
   plot.horizontal(1);
   for (const GsiProtocolReport& p : report.protocols) {
@@ -131,15 +136,17 @@ std::string trade_off(const GsiReport& report) {
     for (std::size_t i = 0; i < p.settings.size(); ++i) {
       const GsiSettingReport& s = p.settings[i];
       const Point at{s.reads.bytes_fraction(), s.perplexity_ratio};
-      const std::string title = fmt::format("{}, {}: {} of the bytes, perplexity × {}", p.name, setting_name(s),
-                                            percent(s.reads.bytes_fraction()), ratio(s.perplexity_ratio));
+      const std::string title =
+          fmt::format("{}, {}: {} of the bytes, perplexity × {}", p.name, setting_name(s),
+                      percent(s.reads.bytes_fraction()), ratio(s.perplexity_ratio));
       if (s.is_static()) {
         plot.cross(p.name, at, title);
         plot.label(p.name, at, "static");
         continue;
       }
       line.push_back(at);
-      const bool last = i + 1 == p.settings.size() || p.settings[i + 1].k != s.k || p.settings[i + 1].is_static();
+      const bool last =
+          i + 1 == p.settings.size() || p.settings[i + 1].k != s.k || p.settings[i + 1].is_static();
       if (last) {
         plot.line(p.name, line);
         plot.label(p.name, at, fmt::format("k {}", s.k));
@@ -159,14 +166,16 @@ std::string by_kind(const GsiReport& report, const Axis& y, std::string_view y_l
     const auto of_kind = [&](const GsiProtocolReport& p) {
       std::vector<const GsiSiteReport*> sites;
       for (const GsiSiteReport& s : p.settings[report.site_setting].sites)
-        if (static_cast<std::size_t>(s.kind) == kind && s.layer >= 0 && s.counts.tokens() > 0) sites.push_back(&s);
+        if (static_cast<std::size_t>(s.kind) == kind && s.layer >= 0 && s.counts.tokens() > 0)
+          sites.push_back(&s);
       return sites;
     };
     Axis x{.whole = true};
     for (const GsiProtocolReport& p : report.protocols)
       for (const GsiSiteReport* s : of_kind(p)) x.include(s->layer);
     if (x.empty()) continue;
-    SvgPlot plot(420, 230, x, y, "layer", y_label, fmt::format("{}: {} over layers", kSiteKindNames[kind], y_label));
+    SvgPlot plot(420, 230, x, y, "layer", y_label,
+                 fmt::format("{}: {} over layers", kSiteKindNames[kind], y_label));
     for (const GsiProtocolReport& p : report.protocols)
       if (const auto sites = of_kind(p); !sites.empty()) draw(plot, p.name, sites);
     text += fmt::format("<figure><h3>{}</h3>\n{}</figure>\n", kSiteKindNames[kind], plot.finish());
@@ -193,7 +202,8 @@ std::string ratio_bands(const GsiReport& report, float epsilon) {
         for (const double q : kReportQuantiles) y.include(std::max(s.counts.quantile(q), 1e-3));
   return by_kind(report, y, "ρ", [&](SvgPlot& plot, const std::string& name, const Sites& sites) {
     const auto quantile = [&](std::size_t i) {
-      return over_layers(sites, [i](const GsiSiteReport& s) { return s.counts.quantile(kReportQuantiles[i]); });
+      return over_layers(sites,
+                         [i](const GsiSiteReport& s) { return s.counts.quantile(kReportQuantiles[i]); });
     };
     if (epsilon > 0) plot.horizontal(epsilon);
     plot.band(name, "outer", quantile(0), quantile(4));
@@ -209,7 +219,8 @@ std::string fast_fractions(const GsiReport& report) {
   return by_kind(report, y, "fast fraction", [](SvgPlot& plot, const std::string& name, const Sites& sites) {
     const auto points = over_layers(sites, [](const GsiSiteReport& s) { return s.fast_fraction(); });
     plot.line(name, points);
-    for (const Point& p : points) plot.dot(name, p, fmt::format("{}, layer {:.0f}: {}", name, p.x, percent(p.y)));
+    for (const Point& p : points)
+      plot.dot(name, p, fmt::format("{}, layer {:.0f}: {}", name, p.x, percent(p.y)));
   });
 }
 
@@ -221,21 +232,27 @@ std::string gsi_report_html(const GsiReport& report) {
   page += fmt::format("<h1>Gated subspace inference: {}</h1>\n<p>Windows of {} tokens, bases by {}.</p>\n",
                       escape_html(report.model), report.context, report.method);
   for (const GsiProtocolReport& p : report.protocols)
-    page += fmt::format("<p><b class=\"{0}\">{0}</b>: {1}. Dense perplexity {2:.3f} over {3} tokens.</p>\n", p.name,
-                        escape_html(p.meaning), p.dense_perplexity, p.scored_tokens);
+    page += fmt::format("<p><b class=\"{0}\">{0}</b>: {1}. Dense perplexity {2:.3f} over {3} tokens.</p>\n",
+                        p.name, escape_html(p.meaning), p.dense_perplexity, p.scored_tokens);
   page += "<h2>Settings</h2>\n" + settings_table(report);
-  page += R"(<p>Fast: the share of tokens on the fast path, by the weight bytes of sites. Paper ×: the speed-up as the paper counts
+  page +=
+      R"(<p>Fast: the share of tokens on the fast path, by the weight bytes of sites. Paper ×: the speed-up as the paper counts
 it, the projection left out. Honest ×: dense weight bytes over the bytes really read, below 1 where more is read than
 before. KL: a lower bound, in nats. Greedy: tokens equal to the dense model's before the first that is not. Static: no
 gate, every token on the fast path.</p>
 )";
-  page += fmt::format("<h2>Perplexity against bytes read</h2>\n<figure>\n{}<figcaption>{}; along each line ε grows. "
-                      "Better is left and low; right of 1 the method reads more than the dense model.</figcaption></figure>\n",
-                      trade_off(report), kLegend);
-  page += fmt::format("<h2>Distance from the subspace, ρ, at {}</h2>\n{}<p>{}: median, 25 to 75 % and 5 to 95 % of the tokens; "
-                      "dashed: ε.</p>\n",
-                      setting_name(chosen), ratio_bands(report, chosen.epsilon), kLegend);
-  page += fmt::format("<h2>Fast fraction at {}</h2>\n{}<p>{}.</p>\n", setting_name(chosen), fast_fractions(report), kLegend);
+  page += fmt::format(
+      "<h2>Perplexity against bytes read</h2>\n<figure>\n{}<figcaption>{}; along each line ε grows. "
+      "Better is left and low; right of 1 the method reads more than the dense "
+      "model.</figcaption></figure>\n",
+      trade_off(report), kLegend);
+  page += fmt::format(
+      "<h2>Distance from the subspace, ρ, at {}</h2>\n{}<p>{}: median, 25 to 75 % and 5 to 95 % of the "
+      "tokens; "
+      "dashed: ε.</p>\n",
+      setting_name(chosen), ratio_bands(report, chosen.epsilon), kLegend);
+  page += fmt::format("<h2>Fast fraction at {}</h2>\n{}<p>{}.</p>\n", setting_name(chosen),
+                      fast_fractions(report), kLegend);
   page += fmt::format("<h2>Sites at {}</h2>\n{}", setting_name(chosen), sites_table(report));
   return page + "</body>\n</html>\n";
 }

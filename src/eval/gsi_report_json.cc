@@ -42,7 +42,8 @@ Json site_json(const GsiSiteReport& site) {
   add_reads(json, site.reads);
   if (site.counts.tokens() == 0) return json;  // no ratio was computed
   Json& quantiles = json["rho_quantiles"];
-  for (const double q : kReportQuantiles) quantiles.push_back({{"share", q}, {"rho", site.counts.quantile(q)}});
+  for (const double q : kReportQuantiles)
+    quantiles.push_back({{"share", q}, {"rho", site.counts.quantile(q)}});
   json["rho_histogram"] = histogram(site.counts);
   return json;
 }
@@ -70,12 +71,9 @@ Json setting_json(const GsiSettingReport& setting, const GsiReport& report) {
 
 std::string gsi_report_json(const GsiReport& report) {
   const GsiSettingReport& chosen = report.protocols[0].settings[report.site_setting];
-  Json json{{"model", report.model},
-            {"method", report.method},
-            {"context", report.context},
-            {"greedy_tokens", report.greedy},
-            {"site_k", chosen.k},
-            {"site_epsilon", as_asked(chosen.epsilon)}};
+  Json json{{"model", report.model},     {"method", report.method},
+            {"context", report.context}, {"greedy_tokens", report.greedy},
+            {"site_k", chosen.k},        {"site_epsilon", as_asked(chosen.epsilon)}};
   for (const GsiProtocolReport& p : report.protocols) {
     Json& protocol = json["protocols"][p.name];
     protocol = {{"meaning", p.meaning},
@@ -83,7 +81,8 @@ std::string gsi_report_json(const GsiReport& report) {
                 {"evaluated_tokens", p.evaluated_tokens},
                 {"scored_tokens", p.scored_tokens},
                 {"dense_perplexity", p.dense_perplexity}};
-    for (const GsiSettingReport& setting : p.settings) protocol["settings"].push_back(setting_json(setting, report));
+    for (const GsiSettingReport& setting : p.settings)
+      protocol["settings"].push_back(setting_json(setting, report));
     for (const GsiSiteReport& site : p.settings[report.site_setting].sites)
       protocol["sites"].push_back(site_json(site));
   }

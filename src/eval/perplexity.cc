@@ -45,8 +45,7 @@ class Evaluation {
         rows_(logit_rows(vocab_)),
         session_(model, {.context = options.context, .kv_type = options.kv_type}),
         pool_(model->threads()) {
-    if (reference)
-      reference_.emplace(reference, SessionOptions{.context = options.context});
+    if (reference) reference_.emplace(reference, SessionOptions{.context = options.context});
   }
 
   // Scores every token of the window but the first. Calls progress(tokens computed) between pieces.
@@ -83,8 +82,8 @@ class Evaluation {
   void score(std::span<const TokenId> targets) {
     scores_.assign(targets.size(), {});
     score_rows(pool_, std::ssize(targets), [&](std::size_t i) {
-      scores_[i] = score_row(row(logits_, i), reference_ ? row(reference_logits_, i) : std::span<const float>{},
-                             targets[i]);
+      scores_[i] = score_row(row(logits_, i),
+                             reference_ ? row(reference_logits_, i) : std::span<const float>{}, targets[i]);
     });
     for (const Score& s : scores_) {
       sums_.log_likelihood += s.log_likelihood;

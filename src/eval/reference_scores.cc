@@ -47,7 +47,8 @@ double sum(std::span<const double> values) {
 
 }  // namespace
 
-ReferenceScores::ReferenceScores(const std::shared_ptr<Model>& model, Windows windows, const OnTokens& on_tokens)
+ReferenceScores::ReferenceScores(const std::shared_ptr<Model>& model, Windows windows,
+                                 const OnTokens& on_tokens)
     : windows_(std::move(windows)),
       vocab_(static_cast<std::size_t>(model->vocab_size())),
       width_(std::min(kKeptTokens, vocab_)) {
@@ -56,23 +57,25 @@ ReferenceScores::ReferenceScores(const std::shared_ptr<Model>& model, Windows wi
   log_likelihoods_.resize(positions);
   likeliest_.resize(positions);
   kept_.resize(positions * width_);
-  for_each_row(model, windows_, on_tokens, [&](std::size_t position, std::span<const float> logits, TokenId next) {
-    const LogSoftmax softmax(logits);
-    log_likelihoods_[position] = softmax[static_cast<std::size_t>(next)];
-    likeliest_[position] = static_cast<TokenId>(top1(logits));
-    std::vector<float> sorted(logits.begin(), logits.end());
-    const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(width_ - 1);
-    std::nth_element(sorted.begin(), last, sorted.end(), std::greater<>());
-    // Larger ones first, then of those that equal the last one as many as there is room for.
-    std::size_t filled = position * width_;
-    const std::size_t end = filled + width_;
-    const auto keep = [&](auto&& wanted) {
-      for (std::size_t id = 0; id < vocab_ && filled < end; ++id)
-        if (wanted(logits[id], *last)) kept_[filled++] = {static_cast<TokenId>(id), static_cast<float>(softmax[id])};
-    };
-    keep(std::greater<>());
-    keep(std::equal_to<>());
-  });
+  for_each_row(model, windows_, on_tokens,
+               [&](std::size_t position, std::span<const float> logits, TokenId next) {
+                 const LogSoftmax softmax(logits);
+                 log_likelihoods_[position] = softmax[static_cast<std::size_t>(next)];
+                 likeliest_[position] = static_cast<TokenId>(top1(logits));
+                 std::vector<float> sorted(logits.begin(), logits.end());
+                 const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(width_ - 1);
+                 std::nth_element(sorted.begin(), last, sorted.end(), std::greater<>());
+                 // Larger ones first, then of those that equal the last one as many as there is room for.
+                 std::size_t filled = position * width_;
+                 const std::size_t end = filled + width_;
+                 const auto keep = [&](auto&& wanted) {
+                   for (std::size_t id = 0; id < vocab_ && filled < end; ++id)
+                     if (wanted(logits[id], *last))
+                       kept_[filled++] = {static_cast<TokenId>(id), static_cast<float>(softmax[id])};
+                 };
+                 keep(std::greater<>());
+                 keep(std::equal_to<>());
+               });
 }
 
 Comparison ReferenceScores::compare(const std::shared_ptr<Model>& model, const OnTokens& on_tokens) const {
@@ -80,23 +83,25 @@ Comparison ReferenceScores::compare(const std::shared_ptr<Model>& model, const O
     fail("{}: expected a vocabulary of {} tokens, found {}", model->path(), vocab_, model->vocab_size());
   std::vector<double> log_likelihoods(log_likelihoods_.size()), divergences(log_likelihoods_.size());
   std::vector<char> agreed(log_likelihoods_.size());
-  for_each_row(model, windows_, on_tokens, [&](std::size_t position, std::span<const float> logits, TokenId next) {
-    const LogSoftmax softmax(logits);
-    log_likelihoods[position] = softmax[static_cast<std::size_t>(next)];
-    agreed[position] = static_cast<TokenId>(top1(logits)) == likeliest_[position];
-    double divergence = 0, p_rest = 1, q_rest = 1;
-    for (const Kept& token : kept(position)) {
-      const double log_p = token.log_probability, p = std::exp(log_p);
-      const double log_q = static_cast<float>(softmax[static_cast<std::size_t>(token.id)]);  // rounded as log p is
-      if (p > 0) divergence += p * (log_p - log_q);
-      p_rest -= p;
-      q_rest -= std::exp(log_q);
-    }
-    p_rest = std::max(p_rest, kLeast);
-    q_rest = std::max(q_rest, kLeast);
-    if (width_ < vocab_) divergence += p_rest * std::log(p_rest / q_rest);
-    divergences[position] = divergence;
-  });
+  for_each_row(
+      model, windows_, on_tokens, [&](std::size_t position, std::span<const float> logits, TokenId next) {
+        const LogSoftmax softmax(logits);
+        log_likelihoods[position] = softmax[static_cast<std::size_t>(next)];
+        agreed[position] = static_cast<TokenId>(top1(logits)) == likeliest_[position];
+        double divergence = 0, p_rest = 1, q_rest = 1;
+        for (const Kept& token : kept(position)) {
+          const double log_p = token.log_probability, p = std::exp(log_p);
+          const double log_q =
+              static_cast<float>(softmax[static_cast<std::size_t>(token.id)]);  // rounded as log p is
+          if (p > 0) divergence += p * (log_p - log_q);
+          p_rest -= p;
+          q_rest -= std::exp(log_q);
+        }
+        p_rest = std::max(p_rest, kLeast);
+        q_rest = std::max(q_rest, kLeast);
+        if (width_ < vocab_) divergence += p_rest * std::log(p_rest / q_rest);
+        divergences[position] = divergence;
+      });
   const auto n = static_cast<double>(scored());
   const double log_likelihood = sum(log_likelihoods);
   Comparison result;

@@ -69,14 +69,16 @@ std::vector<double> Axis::ticks() const {
   std::vector<double> ticks;
   if (log && high / low > 20) {  // powers of ten, not all of them where there are many
     const double step = std::max(1.0, std::ceil(std::log10(high / low) / kTicks));
-    for (double e = std::ceil(std::log10(low)); e <= std::log10(high); e += step) ticks.push_back(std::pow(10, e));
+    for (double e = std::ceil(std::log10(low)); e <= std::log10(high); e += step)
+      ticks.push_back(std::pow(10, e));
   } else if (log && high / low > 2) {
     for (double power = std::pow(10, std::floor(std::log10(low))); power <= high; power *= 10)
       for (const double m : {1.0, 2.0, 5.0})
         if (m * power >= low && m * power <= high) ticks.push_back(m * power);
   } else {
     const double step = std::max(round_step((high - low) / kTicks), whole ? 1.0 : 0.0);
-    for (double i = std::ceil(low / step - 1e-9); i * step <= high * (1 + 1e-12); ++i) ticks.push_back(i * step);
+    for (double i = std::ceil(low / step - 1e-9); i * step <= high * (1 + 1e-12); ++i)
+      ticks.push_back(i * step);
   }
   return ticks;
 }
@@ -85,21 +87,24 @@ SvgPlot::SvgPlot(int width, int height, Axis x, Axis y, std::string_view x_label
                  std::string_view title)
     : width_(width), height_(height), x_(widened(x)), y_(widened(y)) {
   svg_ = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n", width, height,
-      escape_html(title));
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n",
+      width, height, escape_html(title));
   const double bottom = height - kBottom, right = width - kRight;
   for (const double t : x_.ticks())
     svg_ += fmt::format(
-        "<path class=\"rule\" d=\"M{0:.1f} {1}V{2}\"/><text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4:.4g}</text>\n",
+        "<path class=\"rule\" d=\"M{0:.1f} {1}V{2}\"/><text x=\"{0:.1f}\" y=\"{3}\" "
+        "text-anchor=\"middle\">{4:.4g}</text>\n",
         px(t), kTop, bottom, bottom + 14, t);
   for (const double t : y_.ticks())
     svg_ += fmt::format(
-        "<path class=\"rule\" d=\"M{1} {0:.1f}H{2}\"/><text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:.4g}</text>\n",
+        "<path class=\"rule\" d=\"M{1} {0:.1f}H{2}\"/><text x=\"{3}\" y=\"{4:.1f}\" "
+        "text-anchor=\"end\">{5:.4g}</text>\n",
         py(t), kLeft, right, kLeft - 5, py(t) + 4, t);
-  svg_ += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", (kLeft + right) / 2, height - 8,
-                      escape_html(x_label));
-  svg_ += fmt::format("<text transform=\"translate(12 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-                      (kTop + bottom) / 2, escape_html(y_label));
+  svg_ += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", (kLeft + right) / 2,
+                      height - 8, escape_html(x_label));
+  svg_ +=
+      fmt::format("<text transform=\"translate(12 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
+                  (kTop + bottom) / 2, escape_html(y_label));
 }
 
 double SvgPlot::px(double x) const { return kLeft + x_.share(x) * (width_ - kLeft - kRight); }
@@ -133,13 +138,14 @@ void SvgPlot::band(std::string_view series, std::string_view style, const std::v
 }
 
 void SvgPlot::dot(std::string_view series, Point p, std::string_view title) {
-  add(series, fmt::format("<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\"><title>{}</title></circle>", px(p.x),
-                          py(p.y), escape_html(title)));
+  add(series,
+      fmt::format("<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\"><title>{}</title></circle>",
+                  px(p.x), py(p.y), escape_html(title)));
 }
 
 void SvgPlot::cross(std::string_view series, Point p, std::string_view title) {
-  add(series, fmt::format("<path class=\"cross\" d=\"M{:.1f} {:.1f}l8 8m0 -8l-8 8\"><title>{}</title></path>", px(p.x) - 4,
-                          py(p.y) - 4, escape_html(title)));
+  add(series, fmt::format("<path class=\"cross\" d=\"M{:.1f} {:.1f}l8 8m0 -8l-8 8\"><title>{}</title></path>",
+                          px(p.x) - 4, py(p.y) - 4, escape_html(title)));
 }
 
 void SvgPlot::label(std::string_view series, Point p, std::string_view text) {

@@ -1,5 +1,5 @@
-// Plots in SVG for a page of its own style: classes "rule", "mark", "line", "dot", "cross", "label", bands' own, inside
-// a group that carries the series' name as its class.
+// Plots in SVG for a page of its own style: classes "rule", "mark", "line", "dot", "cross", "label", bands'
+// own, inside a group that carries the series' name as its class.
 #pragma once
 #include <limits>
 #include <string>

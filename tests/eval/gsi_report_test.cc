@@ -22,7 +22,9 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-std::string tiny(const std::string& name) { return std::string(NARROWS_TEST_DATA) + "/models/" + name + ".gguf"; }
+std::string tiny(const std::string& name) {
+  return std::string(NARROWS_TEST_DATA) + "/models/" + name + ".gguf";
+}
 
 std::string some_text(int words, unsigned seed) {
   std::string text;
@@ -128,9 +130,11 @@ TEST_F(GsiReportTest, Counting) {
   const auto& settings = result.protocols[1].settings;
   for (std::size_t i = 0; i + 1 < settings.size(); ++i) {
     const GsiSettingReport& s = settings[i];
-    double dense = 0, read = 0, dense_parameters = 0, parameters = 0, bytes = 0, dense_bytes = 0, fast = 0, plain = 0;
+    double dense = 0, read = 0, dense_parameters = 0, parameters = 0, bytes = 0, dense_bytes = 0, fast = 0,
+           plain = 0;
     for (const GsiSiteReport& site : s.sites) {
-      const double h = site.fast_fraction(), d = static_cast<double>(site.d), out = static_cast<double>(site.d_out);
+      const double h = site.fast_fraction(), d = static_cast<double>(site.d),
+                   out = static_cast<double>(site.d_out);
       const double k = std::min(static_cast<double>(s.k), d);
       EXPECT_EQ(static_cast<double>(site.k), k);
       EXPECT_EQ(site.counts.tokens(), 220);
@@ -138,7 +142,8 @@ TEST_F(GsiReportTest, Counting) {
       // F32 bases and images beside the file's own weights; biases in F32 on both paths.
       const double biases = site.reads.dense_elements - d * out;
       EXPECT_GE(biases, 0);
-      EXPECT_NEAR(site.reads.bytes, 4 * k * d + h * 4 * (k * out + biases) + (1 - h) * site.reads.dense_bytes, 1);
+      EXPECT_NEAR(site.reads.bytes, 4 * k * d + h * 4 * (k * out + biases) + (1 - h) * site.reads.dense_bytes,
+                  1);
       dense += d * out;
       read += h * k * out + (1 - h) * d * out;
       dense_parameters += site.reads.dense_elements;
@@ -181,20 +186,22 @@ TEST_F(GsiReportTest, Json) {
   EXPECT_EQ(json["site_epsilon"], 0.5);
   for (const char* name : {"paper", "held-out"}) {
     const auto& protocol = json["protocols"][name];
-    for (const char* key : {"meaning", "calibration_tokens", "evaluated_tokens", "scored_tokens", "dense_perplexity"})
+    for (const char* key :
+         {"meaning", "calibration_tokens", "evaluated_tokens", "scored_tokens", "dense_perplexity"})
       EXPECT_TRUE(protocol.contains(key)) << key;
     ASSERT_EQ(protocol["settings"].size(), 5u);
     for (const auto& setting : protocol["settings"])
-      for (const char* key : {"k", "epsilon", "static", "fast_fraction", "plain_fast_fraction", "paper_speedup", "honest_speedup",
-                              "bytes_fraction", "bytes", "effective_parameters", "perplexity_ratio", "top1_agreement",
-                              "kl_at_least", "greedy_equal_tokens", "greedy_same", "site_fast_fractions"})
+      for (const char* key :
+           {"k", "epsilon", "static", "fast_fraction", "plain_fast_fraction", "paper_speedup",
+            "honest_speedup", "bytes_fraction", "bytes", "effective_parameters", "perplexity_ratio",
+            "top1_agreement", "kl_at_least", "greedy_equal_tokens", "greedy_same", "site_fast_fractions"})
         EXPECT_TRUE(setting.contains(key)) << key;
     EXPECT_EQ(protocol["settings"][0]["epsilon"], 0.1);
     EXPECT_TRUE(protocol["settings"][4]["epsilon"].is_null());
     EXPECT_EQ(protocol["settings"][4]["static"], true);
     for (const auto& site : protocol["sites"]) {
-      for (const char* key : {"site", "kind", "layer", "k", "fast_fraction", "paper_speedup", "honest_speedup", "bytes",
-                              "effective_parameters"})
+      for (const char* key : {"site", "kind", "layer", "k", "fast_fraction", "paper_speedup",
+                              "honest_speedup", "bytes", "effective_parameters"})
         EXPECT_TRUE(site.contains(key)) << key;
       ASSERT_EQ(site["rho_quantiles"].size(), 5u);
       std::int64_t tokens = 0;
@@ -222,7 +229,8 @@ TEST_F(GsiReportTest, Page) {
     const std::size_t end = page.find('>', at);
     ASSERT_NE(end, std::string::npos);
     const bool closing = page[at + 1] == '/';
-    const std::string tag = page.substr(at + 1 + closing, page.find_first_of(" >/", at + 1 + closing) - at - 1 - closing);
+    const std::string tag =
+        page.substr(at + 1 + closing, page.find_first_of(" >/", at + 1 + closing) - at - 1 - closing);
     if (closing) {
       ASSERT_FALSE(open.empty());
       ASSERT_EQ(open.back(), tag);

@@ -21,4 +21,8 @@ struct GsiOptions {
 // for another model, or if k does not suit it.
 void apply_gsi(Model& model, const GsiOptions& options);
 
+// A plan that `narrows tune` wrote: each site dense, graded or gated. Not while a step runs, and once a model. Throws
+// Error if the file is no plan, of another version or made for another model.
+void apply_plan(Model& model, const std::string& path);
+
 }  // namespace narrows

@@ -107,12 +107,15 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
 
 std::shared_ptr<Model> ModelOptions::load() const {
   if (gsi.path.empty() && (gsi.epsilon || gsi.k > 0)) throw UsageError("--eps and --k need --gsi");
+  if (!gsi.path.empty() && !plan.empty()) throw UsageError("--gsi and --plan exclude each other");
   auto model = Model::load(path, load_options());
+  if (!plan.empty()) apply_plan(*model, plan);
   if (!gsi.path.empty()) apply_gsi(*model, gsi);
   return model;
 }
 
 void add_method_options(CLI::App& command, ModelOptions& options) {
+  command.add_option("--plan", options.plan, "Compute as this plan says (see narrows tune)")->type_name("FILE");
   command.add_option("--gsi", options.gsi.path, "Gated subspace inference with the bases of this file (see narrows calibrate)")
       ->type_name("FILE");
   command

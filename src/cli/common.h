@@ -20,7 +20,8 @@ struct ModelOptions {
   std::string path;
   int threads = 0;
   bool no_repack = false;
-  GsiOptions gsi;  // path empty: dense
+  GsiOptions gsi;    // path empty: no gates
+  std::string plan;  // empty: none
   LoadOptions load_options() const { return {.threads = threads < 0 ? 0 : threads, .repack = !no_repack}; }
   // With the methods that the flags ask for.
   std::shared_ptr<Model> load() const;
@@ -34,7 +35,7 @@ CLI::Validator range(double least, double most);
 // -m, -t, --no-repack, and llama.cpp's flags that mean nothing here, each accepted with a line on stderr.
 void add_model_options(CLI::App& command, ModelOptions& options);
 
-// --gsi, --eps, --k.
+// --gsi, --eps, --k, --plan.
 void add_method_options(CLI::App& command, ModelOptions& options);
 
 struct CacheOptions {
@@ -89,5 +90,6 @@ void add_bench(CLI::App& program);
 void add_quantize(CLI::App& program);
 void add_calibrate(CLI::App& program);
 void add_gsi_report(CLI::App& program);
+void add_tune(CLI::App& program);
 
 }  // namespace narrows::cli

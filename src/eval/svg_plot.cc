@@ -78,7 +78,7 @@ std::vector<double> Axis::ticks() const {
   } else {
     const double step = std::max(round_step((high - low) / kTicks), whole ? 1.0 : 0.0);
     for (double i = std::ceil(low / step - 1e-9); i * step <= high * (1 + 1e-12); ++i)
-      ticks.push_back(i * step);
+      ticks.push_back(i * step + 0.0);  // no -0
   }
   return ticks;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/threads.h"
+#include "kernels/graded.h"
 #include "kernels/matmul.h"
 
 namespace narrows {
@@ -21,6 +22,7 @@ struct SiteScratch {
   QuantizedRows quantized;
   std::vector<TileScratch> tiles;  // one a thread
   AlignedVector<float> projected, span, gathered, outputs;  // of sites that divide tokens between two ways
+  GradedTokens graded;                                      // of sites that read columns in part
 };
 
 class LinearSite {

@@ -1,0 +1,299 @@
+#include "plan/tuner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "eval/perplexity.h"
+#include "formats/fingerprint.h"
+#include "kernels/dispatch.h"
+#include "narrows/session.h"
+#include "plan/gate_choice.h"
+#include "plan/timing.h"
+#include "subspace/apply_gsi.h"
+#include "subspace/graded_site.h"
+
+namespace narrows {
+namespace {
+
+constexpr double kMinGain = 0.01;  // of the stated work's time: less is noise
+
+void check(const TuneOptions& o) {
+  const TuneBudget& b = o.budget;
+  if (b.kind == TuneBudget::Kind::PerplexityRatio && !(b.limit > 1))
+    fail("budget: ppl: expected a ratio above 1, found {}", b.limit);
+  if (b.kind == TuneBudget::Kind::Kl && !(b.limit > 0)) fail("budget: kl: expected more than 0, found {}", b.limit);
+  if (b.kind == TuneBudget::Kind::Bytes && !(b.limit > 0 && b.limit < 1))
+    fail("budget: bytes: expected a fraction between 0 and 1, found {}", b.limit);
+}
+
+class Tuner {
+ public:
+  Tuner(const std::shared_ptr<Model>& model, const std::shared_ptr<Model>& reference, std::string_view text,
+        const TuneOptions& options)
+      : model_(model), reference_(reference), target_(loaded(*model)), o_(options) {
+    check(o_);
+    split(text);
+    result_.plan.model = fingerprint(target_.file());
+    result_.plan.model_name = model->path().substr(model->path().find_last_of('/') + 1);
+    result_.plan.text = fingerprint(text);
+    result_.plan.threads = model->threads();
+    result_.plan.instructions = dispatch_targets().front();
+  }
+
+  TuneResult run() {
+    for (const NamedSite& s : target_.weights().sites())
+      if (can_grade(**s.site)) candidates_.push_back({s.name, s.kind, true});
+    if (candidates_.empty()) fail("{}: no site has weights of a type that can be graded (quantize it first)", model_->path());
+    result_.sensitivities = measure_sensitivities(model_, sensitivity_tokens_, stage("sensitivities"));
+    if (!o_.bases.empty()) gates_ = GateChoices::measure(model_, o_.bases, search_text_, result_.sensitivities);
+    search(stage("search"));
+    fit_costs();
+    if (!o_.force && drop_what_does_not_pay()) search(stage("search again"));
+    validate();
+    return std::move(result_);
+  }
+
+ private:
+  struct Candidate {
+    std::string name;
+    SiteKind kind;
+    bool kept;
+  };
+
+  std::function<void(std::int64_t, std::int64_t)> stage(const char* name) const {
+    return [this, name](std::int64_t done, std::int64_t total) {
+      if (o_.progress) o_.progress(name, done, total);
+    };
+  }
+
+  // Sensitivity tokens, search text and validation text follow each other: none is used twice.
+  void split(std::string_view text) {
+    const std::vector<TokenId> ids = model_->tokenize(text, {.add_special = false, .parse_special = false});
+    const std::int64_t needed = o_.sensitivity_tokens + o_.search_tokens + o_.validation_tokens;
+    if (std::ssize(ids) < needed)
+      fail("the text has {} tokens: expected at least {}, {} to find the plan and {} to judge it", ids.size(), needed,
+           o_.sensitivity_tokens + o_.search_tokens, o_.validation_tokens);
+    const auto part = [&](std::int64_t begin, std::int64_t size) {
+      return std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
+    };
+    const auto first = part(0, o_.sensitivity_tokens);
+    if (model_->adds_bos() && model_->bos() != kNoToken) sensitivity_tokens_.push_back(model_->bos());
+    sensitivity_tokens_.insert(sensitivity_tokens_.end(), first.begin(), first.end());
+    search_text_ = model_->detokenize(part(o_.sensitivity_tokens, o_.search_tokens), true);
+    validation_text_ = model_->detokenize(part(o_.sensitivity_tokens + o_.search_tokens, o_.validation_tokens), true);
+    speed_tokens_.assign(ids.begin(), ids.begin() + std::min<std::ptrdiff_t>(std::ssize(ids), o_.prompt + o_.generate));
+    result_.calibration_tokens = o_.sensitivity_tokens + o_.search_tokens;
+  }
+
+  double sensitivity(const std::string& site) const {
+    for (const SiteSensitivity& s : result_.sensitivities)
+      if (s.site == site) return s.sensitivity;
+    return 0;
+  }
+
+  // The sites at a price.
+  std::vector<SitePlan> plan_at(double price) const {
+    std::vector<SitePlan> sites;
+    for (const Candidate& c : candidates_) {
+      if (!c.kept) continue;
+      SitePlan site{.site = c.name, .mode = SiteMode::Graded};
+      site.threshold = price / std::max(sensitivity(c.name), 1e-30);
+      if (c.kind == SiteKind::Head) site.rescore = o_.rescore;
+      if (gates_)
+        if (const auto gate = gates_->choose(c.name, price)) site = *gate;
+      sites.push_back(site);
+    }
+    return sites;
+  }
+
+  // Puts the sites in; keeps the planes of those that are graded already.
+  void use(const std::vector<SitePlan>& sites) {
+    const auto same_kinds = [&] {
+      if (in_use_.size() != sites.size()) return false;
+      for (std::size_t i = 0; i < sites.size(); ++i)
+        if (in_use_[i].site != sites[i].site || in_use_[i].mode != SiteMode::Graded || sites[i].mode != SiteMode::Graded)
+          return false;
+      return true;
+    };
+    if (!sites.empty() && same_kinds()) {
+      for (const NamedSite& s : target_.weights().sites()) {
+        LinearSite* site = s.site->get();
+        if (auto* rescored = dynamic_cast<RescoredSite*>(site)) site = &rescored->approximate();
+        auto* graded = dynamic_cast<GradedSite*>(site);
+        if (!graded) continue;
+        for (const SitePlan& p : sites)
+          if (p.site == s.name) graded->set_threshold(p.threshold);
+      }
+    } else {
+      remove_sites(target_);
+      Plan plan = result_.plan;
+      plan.bases = o_.bases;
+      plan.sites = sites;
+      apply_sites(target_, plan, false);
+    }
+    in_use_ = sites;
+  }
+
+  EvalResult judge(const std::string& text, const std::vector<SitePlan>& sites,
+                   const std::function<void(std::int64_t, std::int64_t)>& progress = {}) {
+    use(sites);
+    EvalOptions options{.context = o_.context};
+    if (progress) options.progress = [&](std::int64_t done, std::int64_t total, double) { progress(done, total); };
+    return evaluate(model_, text, options, reference_);
+  }
+
+  bool meets(const Agreement& a) const {
+    switch (o_.budget.kind) {
+      case TuneBudget::Kind::PerplexityRatio: return a.perplexity_ratio <= o_.budget.limit;
+      case TuneBudget::Kind::Kl: return a.kl_mean <= o_.budget.limit;
+      default: return a.weight_bytes_fraction >= o_.budget.limit;
+    }
+  }
+
+  // The highest price that meets the budget (for a budget of bytes: the price that reads as much as allowed). Prices are
+  // nats a bit; what they should be depends on the model, so the range is found first.
+  void search(const std::function<void(std::int64_t, std::int64_t)>& progress) {
+    constexpr int kSteps = 9;
+    int step = 0;
+    const auto good = [&](double price) {
+      const EvalResult r = judge(search_text_, plan_at(price));
+      progress(std::min(++step, kSteps + 4), kSteps + 5);
+      return meets(*r.agreement);
+    };
+    double low = result_.price > 0 ? result_.price : first_price(), high = low;
+    if (good(low)) {
+      do {
+        low = high;
+        high *= 4;
+      } while (step < kSteps && good(high));
+    } else {
+      do {
+        high = low;
+        low /= 4;
+      } while (step < kSteps && !good(low));
+    }
+    while (step < kSteps + 4 && high / low > 1.1) {
+      const double middle = std::sqrt(low * high);
+      (good(middle) ? low : high) = middle;
+    }
+    result_.price = low;
+    result_.plan.sites = plan_at(low);
+    progress(kSteps + 5, kSteps + 5);
+  }
+
+  // Where grading begins to matter: all sites together lose a hundredth of a nat if each bit is worth this.
+  double first_price() const {
+    double bits = 0;
+    for (const NamedSite& s : target_.weights().sites()) bits += 8.0 * static_cast<double>((*s.site)->bytes_read());
+    return 0.02 / bits;
+  }
+
+  // Times every kind of site in decode: dense, and graded at two prices.
+  void fit_costs() {
+    const auto time_kinds = [&](const std::vector<SitePlan>& sites) {
+      use(sites);
+      return time_sites(model_, speed_tokens_, stage("timing"));
+    };
+    const std::vector<KindTime> dense = time_kinds({});
+    const std::vector<KindTime> fine = time_kinds(graded_only(result_.price / 16)), here = time_kinds(graded_only(result_.price));
+    for (std::size_t i = 0; i < dense.size(); ++i) {
+      SiteCost cost;
+      cost.kind = kSiteKindNames[i];
+      cost.sites = dense[i].sites;
+      if (cost.sites == 0) continue;
+      cost.dense_seconds = dense[i].seconds;
+      cost.dense_bytes = dense[i].bytes;
+      cost.planned_seconds = here[i].seconds;
+      cost.planned_bytes = here[i].bytes;
+      const double span = fine[i].bytes - here[i].bytes;
+      cost.graded_per_byte = span > 0.02 * fine[i].bytes ? std::max((fine[i].seconds - here[i].seconds) / span, 0.0)
+                                                         : here[i].seconds / std::max(here[i].bytes, 1.0);
+      cost.graded_fixed = std::max(here[i].seconds - cost.graded_per_byte * here[i].bytes, 0.0);
+      cost.pays = cost.planned_seconds < cost.dense_seconds;
+      result_.costs.push_back(cost);
+    }
+  }
+
+  std::vector<SitePlan> graded_only(double price) const {
+    std::vector<SitePlan> sites = plan_at(price);
+    std::erase_if(sites, [](const SitePlan& s) { return s.mode != SiteMode::Graded; });
+    return sites;
+  }
+
+  // Whether the plan changed.
+  bool drop_what_does_not_pay() {
+    bool dropped = false;
+    for (const SiteCost& cost : result_.costs) {
+      if (cost.pays) continue;
+      bool had = false;
+      for (Candidate& c : candidates_)
+        if (kSiteKindNames[static_cast<std::size_t>(c.kind)] == cost.kind && c.kept) {
+          c.kept = false;
+          had = true;
+        }
+      if (!had) continue;
+      dropped = true;
+      result_.notes.push_back(
+          fmt::format("{}: graded sites read {:.0f} % of the bytes in {:.0f} % of the time: they stay dense", cost.kind,
+                      100 * cost.planned_bytes / cost.dense_bytes, 100 * cost.planned_seconds / cost.dense_seconds));
+    }
+    if (std::none_of(candidates_.begin(), candidates_.end(), [](const Candidate& c) { return c.kept; })) {
+      result_.plan.sites.clear();
+      return false;
+    }
+    return dropped;
+  }
+
+  void validate() {
+    PlanMeasurements& m = result_.plan.measured;
+    const std::vector<SitePlan>& sites = result_.plan.sites;
+    if (std::any_of(sites.begin(), sites.end(), [](const SitePlan& s) { return s.mode == SiteMode::Gated; }))
+      result_.plan.bases = o_.bases;
+    const EvalResult quality = judge(validation_text_, sites, stage("validation"));
+    const Agreement& a = *quality.agreement;
+    m.tokens = quality.tokens;
+    m.perplexity_ratio = a.perplexity_ratio;
+    m.top1_agreement = a.top1_agreement;
+    m.kl_mean = a.kl_mean;
+    m.weight_bytes_fraction = a.weight_bytes_fraction;
+    result_.within_budget = o_.budget.kind == TuneBudget::Kind::Bytes ? true : meets(a);
+    const WorkTimes times = time_work(reference_, model_, speed_tokens_, o_.prompt, o_.generate, o_.rounds, stage("speed"));
+    m.dense_decode = static_cast<double>(o_.generate) / times.dense_decode;
+    m.plan_decode = static_cast<double>(o_.generate) / times.plan_decode;
+    m.dense_prefill = static_cast<double>(o_.prompt) / times.dense_prefill;
+    m.plan_prefill = static_cast<double>(o_.prompt) / times.plan_prefill;
+    m.decode_speedup = times.dense_decode / times.plan_decode;
+    m.prefill_speedup = times.dense_prefill / times.plan_prefill;
+    result_.dense_work = times.dense_decode + times.dense_prefill;
+    result_.plan_work = times.plan_decode + times.plan_prefill;
+    result_.faster = !sites.empty() && result_.plan_work < (1 - kMinGain) * result_.dense_work;
+    remove_sites(target_);
+  }
+
+  std::shared_ptr<Model> model_, reference_;
+  LoadedModel& target_;
+  const TuneOptions& o_;
+  std::vector<TokenId> sensitivity_tokens_, speed_tokens_;
+  std::string search_text_, validation_text_;
+  std::vector<Candidate> candidates_;
+  std::optional<GateChoices> gates_;
+  std::vector<SitePlan> in_use_;
+  TuneResult result_;
+};
+
+}  // namespace
+
+TuneResult tune(const std::shared_ptr<Model>& model, const std::shared_ptr<Model>& reference, std::string_view text,
+                const TuneOptions& options) {
+  try {
+    return Tuner(model, reference, text, options).run();
+  } catch (...) {
+    remove_sites(loaded(*model));
+    throw;
+  }
+}
+
+}  // namespace narrows

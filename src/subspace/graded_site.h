@@ -1,0 +1,79 @@
+// The graded gate: a linear site that reads, for each token, only the columns that matter, and of those only as many
+// bits as matter. Rank and precision follow the token, where the paper's gate knows fast or slow.
+//
+// Column c at grade γ adds an error of x_c² · e_γ(c) to the squared error of the outputs, e_γ(c) = Σ over rows of
+// (w - w_γ)²: e_0 = Σ w², e_2 = 0. A grade is worth its bytes if the error that it takes away, times what such an error
+// costs (`sensitivity`), exceeds the bits that it reads times a price that is the same for the whole model:
+//   coarse if x_c² (e_0 - e_1) · sensitivity > price · rows · coarse bits,  fine too if x_c² e_1 · … > … fine bits.
+// With the sensitivity of a site in KL divergence per squared error this is reverse water-filling over all columns of
+// all sites. (Magnitude gating of columns: TEAL, arXiv 2408.14690; grades of precision: ours.)
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "kernels/graded.h"
+#include "model/linear_site.h"
+
+namespace narrows {
+
+// Whether every map of the site is of a type that can be graded.
+bool can_grade(const LinearSite& site);
+
+class GradedSite final : public LinearSite {
+ public:
+  // threshold = price / sensitivity, at least 0; 0: everything that is not zero is read. The planes are made from the
+  // maps as stored; 4-bit types are read whole or not at all. Throws Error if a type cannot be graded.
+  GradedSite(std::unique_ptr<LinearSite> dense, double threshold, ThreadPool& pool);
+
+  void apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) override;
+  std::int64_t in() const override { return dense_->in(); }
+  std::int64_t out() const override { return dense_->out(); }
+  // The mean over the tokens so far; before the first: all columns.
+  std::size_t bytes_read() const override;
+  const std::vector<Linear>& maps() const override { return dense_->maps(); }
+
+  double threshold() const { return threshold_; }
+  void set_threshold(double threshold);  // clears the counts
+  std::size_t dense_bytes() const { return dense_->bytes_read(); }
+  // Shares of the columns that were read at least coarsely, and exactly, over the tokens so far.
+  double coarse_share() const;
+  double fine_share() const;
+
+  std::unique_ptr<LinearSite> release() { return std::move(dense_); }
+
+ private:
+  std::unique_ptr<LinearSite> dense_;
+  std::vector<LargeBuffer> planes_;
+  std::vector<GradedMatrix> matrices_;
+  std::vector<double> coarse_gain_, fine_gain_;    // [in]: e_0 - e_1 and e_1, each over the bits that it costs
+  std::vector<float> coarse_limit_, fine_limit_;   // [in]
+  double threshold_;
+  std::int64_t tokens_ = 0, coarse_ = 0, fine_ = 0;
+};
+
+// Exact outputs where they matter most: the `best` largest outputs of each token that an approximate site gives are
+// computed anew from the dense weights, with the dense bits. For the head: the likeliest tokens' logits.
+class RescoredSite final : public LinearSite {
+ public:
+  RescoredSite(std::unique_ptr<LinearSite> approximate, std::int64_t best);
+
+  void apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) override;
+  std::int64_t in() const override { return approximate_->in(); }
+  std::int64_t out() const override { return approximate_->out(); }
+  std::size_t bytes_read() const override;
+  const std::vector<Linear>& maps() const override { return approximate_->maps(); }
+
+  std::int64_t best() const { return best_; }
+  LinearSite& approximate() { return *approximate_; }
+  std::unique_ptr<LinearSite> release() { return std::move(approximate_); }
+
+ private:
+  std::unique_ptr<LinearSite> approximate_;
+  std::int64_t best_;
+  AlignedVector<std::byte> gathered_;  // rows of the weights, as stored
+};
+
+// Indices of the `count` largest of values (not NaN) in ascending order of index; of equal ones the first.
+std::vector<std::int64_t> largest(const float* values, std::int64_t n, std::int64_t count);
+
+}  // namespace narrows

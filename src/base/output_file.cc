@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "base/error.h"
@@ -53,6 +54,27 @@ void install_interrupt_handler() {
   action.sa_handler = on_interrupt;
   sigemptyset(&action.sa_mask);
   for (int s : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(s, &action, nullptr);
+}
+
+TemporaryFile::TemporaryFile() {
+  std::error_code error;
+  const auto directory = std::filesystem::temp_directory_path(error);
+  if (error) fail("the directory for temporary files: {}: {}", directory.string(), error.message());
+  path_ = directory / "narrows-XXXXXX";
+  const int fd = ::mkostemp(path_.data(), O_CLOEXEC);
+  if (fd < 0) fail("{}: cannot create: {}", path_, std::strerror(errno));
+  ::close(fd);
+  try {
+    slot_ = register_temporary(path_);
+  } catch (...) {
+    ::unlink(path_.c_str());
+    throw;
+  }
+}
+
+TemporaryFile::~TemporaryFile() {
+  ::unlink(path_.c_str());
+  if (slot_ >= 0) slots[slot_].state.store(0);
 }
 
 OutputFile::OutputFile(const std::string& path) : path_(path) {

@@ -31,8 +31,23 @@ class OutputFile {
   std::string buffer_;
 };
 
-// On SIGINT, SIGTERM and SIGHUP: removes every uncommitted OutputFile, then ends the process by the same
-// signal.
+// A file that is needed for a while, in the system's directory for such files. Created empty; whatever is written to or
+// renamed onto its path is removed by the destructor, or on the signals below.
+class TemporaryFile {
+ public:
+  TemporaryFile();
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int slot_ = -1;
+};
+
+// On SIGINT, SIGTERM and SIGHUP: removes every uncommitted OutputFile and every TemporaryFile, then ends the process by
+// the same signal.
 void install_interrupt_handler();
 
 }  // namespace narrows

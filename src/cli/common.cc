@@ -287,4 +287,11 @@ std::string human_bytes(double bytes) {
   return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, kUnits[unit]);
 }
 
+std::string human_count(double count) {
+  constexpr std::string_view kUnits[] = {"", "k", "M", "G", "T"};
+  std::size_t unit = 0;
+  for (; count >= 1000 && unit + 1 < std::size(kUnits); ++unit) count /= 1000;
+  return fmt::format("{:.{}f}{}", count, unit == 0 ? 0 : 1, kUnits[unit]);
+}
+
 }  // namespace narrows::cli

@@ -78,6 +78,9 @@ void note(std::string_view text);
 // "98.4 MB" (decimal multiples).
 std::string human_bytes(double bytes);
 
+// "98.4M" (decimal multiples).
+std::string human_count(double count);
+
 void add_run(CLI::App& program);
 void add_info(CLI::App& program);
 void add_tokenize(CLI::App& program);
@@ -86,6 +89,7 @@ void add_eval(CLI::App& program);
 void add_bench(CLI::App& program);
 void add_quantize(CLI::App& program);
 void add_calibrate(CLI::App& program);
+void add_gsi_report(CLI::App& program);
 void add_tune(CLI::App& program);
 
 }  // namespace narrows::cli

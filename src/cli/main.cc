@@ -103,6 +103,7 @@ int run_program(int argc, char** argv) {
   add_bench(program);
   add_quantize(program);
   add_calibrate(program);
+  add_gsi_report(program);
   add_tune(program);
 
   std::vector<std::string> arguments;

@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 
 #include "base/aligned.h"
 #include "base/error.h"
 #include "base/threads.h"
 #include "eval/log_softmax.h"
+#include "eval/score_rows.h"
 
 namespace narrows {
 namespace {
-
-constexpr std::size_t kLogitBytes = std::size_t{64} << 20;  // of one model at a time
 
 struct Sums {
   double log_likelihood = 0, reference_log_likelihood = 0, kl = 0;
@@ -44,11 +42,10 @@ class Evaluation {
   Evaluation(const std::shared_ptr<Model>& model, const std::shared_ptr<Model>& reference,
              const EvalOptions& options)
       : vocab_(static_cast<std::size_t>(model->vocab_size())),
-        rows_(std::max<std::size_t>(1, kLogitBytes / (vocab_ * sizeof(float)))),
+        rows_(logit_rows(vocab_)),
         session_(model, {.context = options.context, .kv_type = options.kv_type}),
         pool_(model->threads()) {
-    if (reference)
-      reference_.emplace(reference, SessionOptions{.context = options.context});
+    if (reference) reference_.emplace(reference, SessionOptions{.context = options.context});
   }
 
   // Scores every token of the window but the first. Calls progress(tokens computed) between pieces.
@@ -84,19 +81,10 @@ class Evaluation {
   // targets[i] follows the logits of row i.
   void score(std::span<const TokenId> targets) {
     scores_.assign(targets.size(), {});
-    std::vector<std::exception_ptr> errors(static_cast<std::size_t>(pool_.size()));
-    pool_.run([&](int thread) {
-      const Range share = share_of(std::ssize(targets), thread, pool_.size());
-      try {
-        for (auto i = static_cast<std::size_t>(share.begin); i < static_cast<std::size_t>(share.end); ++i)
-          scores_[i] = score_row(
-              row(logits_, i), reference_ ? row(reference_logits_, i) : std::span<const float>{}, targets[i]);
-      } catch (...) {
-        errors[static_cast<std::size_t>(thread)] = std::current_exception();
-      }
+    score_rows(pool_, std::ssize(targets), [&](std::size_t i) {
+      scores_[i] = score_row(row(logits_, i),
+                             reference_ ? row(reference_logits_, i) : std::span<const float>{}, targets[i]);
     });
-    for (const auto& error : errors)
-      if (error) std::rethrow_exception(error);
     for (const Score& s : scores_) {
       sums_.log_likelihood += s.log_likelihood;
       sums_.reference_log_likelihood += s.reference_log_likelihood;
@@ -147,34 +135,41 @@ std::vector<Window> make_windows(std::size_t tokens, const EvalOptions& options,
   return windows;
 }
 
-EvalResult evaluate(const std::shared_ptr<Model>& model, std::string_view text, const EvalOptions& options,
-                    const std::shared_ptr<Model>& reference) {
+std::vector<std::vector<TokenId>> window_tokens(const Model& model, std::string_view text,
+                                                const EvalOptions& options) {
   if (options.context < 2) fail("eval: context: expected 2 or more, found {}", options.context);
   if (options.max_tokens < 0) fail("eval: max tokens: expected 0 or more, found {}", options.max_tokens);
-  if (reference) check_same_vocabulary(*model, *reference);
-  const std::vector<TokenId> tokens = model->tokenize(text, {.add_special = false, .parse_special = false});
-  if (reference && reference->tokenize(text, {.add_special = false, .parse_special = false}) != tokens)
-    fail("{}: expected the tokens of {} for the same text", reference->path(), model->path());
-  const bool bos = model->adds_bos() && model->bos() != kNoToken;
-  const std::vector<Window> windows = make_windows(tokens.size(), options, bos);
-  if (windows.empty()) fail("eval: the text has {} tokens: expected enough to predict one", tokens.size());
-
-  std::int64_t total = 0, done = 0;
-  for (const Window& w : windows) total += static_cast<std::int64_t>(w.end - w.begin) + bos;
-  Evaluation evaluation(model, reference, options);
-  const Sums& sums = evaluation.sums();
-  std::vector<TokenId> window;
-  for (const Window& w : windows) {
-    window.clear();
-    if (bos) window.push_back(model->bos());
+  const std::vector<TokenId> tokens = model.tokenize(text, {.add_special = false, .parse_special = false});
+  const bool bos = model.adds_bos() && model.bos() != kNoToken;
+  std::vector<std::vector<TokenId>> windows;
+  for (const Window& w : make_windows(tokens.size(), options, bos)) {
+    std::vector<TokenId>& window = windows.emplace_back();
+    if (bos) window.push_back(model.bos());
     window.insert(window.end(), tokens.begin() + static_cast<std::ptrdiff_t>(w.begin),
                   tokens.begin() + static_cast<std::ptrdiff_t>(w.end));
+  }
+  if (windows.empty()) fail("eval: the text has {} tokens: expected enough to predict one", tokens.size());
+  return windows;
+}
+
+EvalResult evaluate(const std::shared_ptr<Model>& model, std::string_view text, const EvalOptions& options,
+                    const std::shared_ptr<Model>& reference) {
+  if (reference) check_same_vocabulary(*model, *reference);
+  const auto windows = window_tokens(*model, text, options);
+  constexpr TokenizeOptions kPlain{.add_special = false, .parse_special = false};
+  if (reference && reference->tokenize(text, kPlain) != model->tokenize(text, kPlain))
+    fail("{}: expected the tokens of {} for the same text", reference->path(), model->path());
+
+  std::int64_t total = 0, done = 0;
+  for (const auto& window : windows) total += std::ssize(window);
+  Evaluation evaluation(model, reference, options);
+  const Sums& sums = evaluation.sums();
+  for (const auto& window : windows)
     evaluation.run(window, [&](std::int64_t computed) {
       done += computed;
       if (options.progress && sums.tokens > 0)
         options.progress(done, total, perplexity(sums.log_likelihood, sums.tokens));
     });
-  }
 
   EvalResult result;
   result.log_likelihood = sums.log_likelihood;

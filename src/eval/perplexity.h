@@ -16,8 +16,8 @@
 namespace narrows {
 
 struct EvalOptions {
-  std::int64_t context = 512;   // tokens a window, at least 2 (3 if the model adds BOS)
-  std::int64_t max_tokens = 0;  // tokens computed, BOS included: the text is cut there; 0: the whole text
+  std::int64_t context = 512;    // tokens a window, at least 2 (3 if the model adds BOS)
+  std::int64_t max_tokens = 0;   // tokens computed, BOS included: the text is cut there; 0: the whole text
   KvType kv_type = KvType::F16;  // of the model; the reference's is F16
   // Called after each piece of work with the tokens computed, those of the whole run, and the perplexity so
   // far.
@@ -48,6 +48,11 @@ struct Window {
   std::size_t begin, end;
 };
 std::vector<Window> make_windows(std::size_t tokens, const EvalOptions& options, bool adds_bos);
+
+// The windows of a text as they are computed, BOS included. Throws Error for options out of range or a text
+// too short to score.
+std::vector<std::vector<TokenId>> window_tokens(const Model& model, std::string_view text,
+                                                const EvalOptions& options);
 
 // Scores `text`; with a reference also compares position by position, which needs the same vocabulary. Memory
 // is bounded: logits of a few positions at a time. Throws Error for a text too short to score.

@@ -44,7 +44,7 @@ class Case(unittest.TestCase):
         return path
 
 
-COMMANDS = ["run", "info", "tokenize", "logits", "eval", "bench", "quantize"]
+COMMANDS = ["run", "info", "tokenize", "logits", "eval", "bench", "quantize", "gsi-report"]
 
 
 class Help(Case):
@@ -483,6 +483,63 @@ class QuantizeFullDisk(Case):
         self.refused(1, "out.gguf: cannot write", "quantize", MODEL, os.path.join(folder, "out.gguf"), "Q8_0",
                      preexec_fn=limit, restore_signals=False)
         self.assertEqual(os.listdir(folder), [])
+
+
+class GsiReport(Case):
+    TINY = os.path.join(SOURCE, "tests/data/models/llama-bias.gguf")
+
+    def setUp(self):
+        words = [f"{n * n % 9973:x}{chr(97 + n % 26)}" for n in range(40000)]
+        self.held_out, self.other = (self.file(" ".join(w).encode()) for w in (words[:300], words[300:]))
+        self.temporary = self.folder()
+        self.environment = {**os.environ, "TMPDIR": self.temporary}
+        self.command = ["gsi-report", "-m", self.TINY, "-f", self.held_out, "--calibration", self.other]
+        self.small = ["-c", "100", "--k", "16,32", "--eps", "0.1,0.5", "--max-tokens", "200", "--calibration-tokens", "300"]
+
+    def test(self):
+        page = os.path.join(self.folder(), "report.html")
+        text = self.ok(*self.command, *self.small, "--html", page, env=self.environment).decode()
+        self.assertRegex(text, r"(?m)^paper +bases made from the very 100 tokens")
+        self.assertRegex(text, r"(?m)^held-out +bases made from 300 tokens of another text")
+        self.assertRegex(text, r"(?m)^ +12 static \| 100\.0% ")
+        self.assertRegex(text, r"(?m)^blk\.0\.qkv +\| +32 ")
+        with open(page) as f:
+            self.assertIn("</html>", f.read())
+        report = json.loads(self.ok(*self.command, *self.small, "--json", env=self.environment))
+        self.assertEqual(list(report["protocols"]), ["paper", "held-out"])
+        self.assertEqual(os.listdir(self.temporary), [])
+
+    def test_refusals(self):
+        model = self.command[:5]
+        self.refused(2, "either --gsi or --calibration", *model)
+        self.refused(2, "either --gsi or --calibration", *self.command, "--gsi", "x.gguf")
+        for flags, pattern in [
+            (["--k", "1024"], "--k 1024 needs -c 1024"),
+            (["--k", "33", "--type", "q8_0"], "multiple of 32"),
+            (["--k", "0"], "--k: .*found 0"),
+            (["--eps", "-1"], "--eps: .*found -1"),
+            (["--site-k", "100"], "--site-k 100: expected one of --k"),
+            (["--site-eps", "0.3"], "--site-eps 0.3: expected one of --eps"),
+            (["-c", "32"], "-c 32: expected at least 64"),
+        ]:
+            self.refused(2, pattern, *self.command, *flags)
+        self.refused(1, "holds the beginning of the held-out text", *model, "--calibration", self.held_out, *self.small,
+                     env=self.environment)
+        self.refused(1, "expected at least a window of 9000", *self.command, "-c", "9000", "--k", "16", env=self.environment)
+        self.refused(1, "cannot create", *self.command, "--html", "/nowhere/report.html", env=self.environment)
+        self.assertEqual(os.listdir(self.temporary), [])
+
+    def test_interrupted(self):
+        page = os.path.join(self.folder(), "report.html")
+        with subprocess.Popen([NARROWS, *self.command, "--calibration-tokens", "0", "--html", page], env=self.environment,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            while not os.listdir(self.temporary) and process.poll() is None:
+                time.sleep(0.01)
+            time.sleep(0.2)
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(timeout=60), -signal.SIGTERM)
+        self.assertEqual(os.listdir(self.temporary), [])
+        self.assertEqual(os.listdir(os.path.dirname(page)), [])
 
 
 class Example(Case):

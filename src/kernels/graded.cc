@@ -159,6 +159,7 @@ HWY_INLINE void Strip(const Panel& panel, const Columns& c, std::int64_t block, 
   }
 }
 
+// Into the second-level cache: a block ahead is more than the first one holds.
 HWY_INLINE void PrefetchLines(const std::uint8_t* p, std::int64_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(p) / kCacheLine;
   const auto end = (reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(bytes) + kCacheLine - 1) / kCacheLine;
@@ -170,28 +171,31 @@ HWY_INLINE void PrefetchLines(const std::uint8_t* p, std::int64_t bytes) {
 template <class K>
 class Ahead {
  public:
-  Ahead(const Panel& panel, const Columns& columns, std::int64_t block)
-      : panel_(panel), columns_(columns), count_(columns.block.coarse + columns.block.fine),
-        scales_(panel.scales + block * K::kSubs * panel.scale_bytes) {}
+  Ahead(const Panel& panel, const Columns& columns, std::int64_t block, int steps)
+      : panel_(panel), columns_(columns), scales_(panel.scales + block * K::kSubs * panel.scale_bytes) {
+    const int count = columns.block.coarse + columns.block.fine;
+    count_step_ = (count << 16) / steps + 1;
+    scale_step_ = static_cast<int>(K::kSubs * panel.scale_bytes) / steps / 64 * 64 + 64;
+  }
 
-  HWY_INLINE void Step(std::int64_t step, std::int64_t steps) {
-    const int end = static_cast<int>(count_ * (step + 1) / steps), coarse = columns_.block.coarse;
-    for (; done_ < end; ++done_) {
+  HWY_INLINE void Step() {
+    const int coarse = columns_.block.coarse, count = coarse + columns_.block.fine;
+    due_ += count_step_;
+    for (const int end = HWY_MIN(due_ >> 16, count); done_ < end; ++done_) {
       const bool exact = done_ >= coarse;
       const std::int64_t column = columns_.column[exact ? (coarse + 3) / 4 * 4 + done_ - coarse : done_];
       PrefetchLines(panel_.coarse + column * panel_.coarse_run, panel_.coarse_run);
       if (K::kFine > 0 && exact) PrefetchLines(panel_.fine + column * panel_.fine_run, panel_.fine_run);
     }
-    const std::int64_t bytes = K::kSubs * panel_.scale_bytes, from = bytes * step / steps;
-    PrefetchLines(scales_ + from, bytes * (step + 1) / steps - from);
+    PrefetchLines(scales_, scale_step_);
+    scales_ += scale_step_;
   }
 
  private:
   const Panel panel_;
   const Columns columns_;
-  const int count_;
   const std::uint8_t* scales_;
-  int done_ = 0;
+  int count_step_, scale_step_, done_ = 0, due_ = 0;
 };
 
 // More tokens than these read so much of a block that the hardware's own prefetching serves.
@@ -204,7 +208,7 @@ HWY_NOINLINE void Units(const GradedMatrix& m, Range units, const GradedTokens& 
     const std::int64_t p = unit / segments, segment = unit % segments;
     const Range blocks = m.segment_blocks(segment);
     const Panel panel = PanelOf(m, p);
-    const std::int64_t steps = (panel.rows + GradedMatrix::kStripRows - 1) / GradedMatrix::kStripRows;
+    const int steps = static_cast<int>((panel.rows + GradedMatrix::kStripRows - 1) / GradedMatrix::kStripRows);
     const auto y_of = [&](std::int64_t t) { return partials + (t * segments + segment) * rows + m.panel(p).begin; };
     for (std::int64_t t = tokens.begin; t < tokens.end; ++t) std::fill_n(y_of(t), panel.rows, 0.0f);
     for (std::int64_t block = blocks.begin; block < blocks.end; ++block) {
@@ -215,15 +219,15 @@ HWY_NOINLINE void Units(const GradedMatrix& m, Range units, const GradedTokens& 
       for (std::int64_t t = tokens.begin; t < tokens.end; ++t) {
         const Columns columns = ColumnsOf(x, t, block);
         const std::int64_t next = last ? 0 : block + 1;
-        Ahead<K> ahead(next_panel, ColumnsOf(x, t, next), next);
+        Ahead<K> ahead(next_panel, ColumnsOf(x, t, next), next, steps);
         float* y = y_of(t);
-        std::int64_t row = 0, step = 0;
+        std::int64_t row = 0;
         for (; row + GradedMatrix::kStripRows <= panel.rows; row += GradedMatrix::kStripRows) {
-          if (any) ahead.Step(step++, steps);
+          if (any) ahead.Step();
           Strip<K, 8>(panel, columns, block, row, y + row);
         }
         if (row < panel.rows) {
-          if (any) ahead.Step(step, steps);
+          if (any) ahead.Step();
           Strip<K, 4>(panel, columns, block, row, y + row);
         }
       }

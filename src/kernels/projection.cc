@@ -52,52 +52,64 @@ struct Q8Row {
   }
 };
 
-// One basis row with kTokens tokens. `tail` holds the row's last columns, padded with zeros, where d is no multiple
-// of 16.
-template <class R, int kTokens>
-HWY_INLINE void ProjectRow(const std::byte* HWY_RESTRICT row, std::int64_t d, const float* HWY_RESTRICT x,
-                           std::int64_t x_stride, float* HWY_RESTRICT g, std::int64_t g_stride,
-                           float* HWY_RESTRICT span, std::int64_t next_row) {
+// kRows basis rows with kTokens tokens. Several rows at once keep the sums independent of each other's latency; to each
+// element of the span they are added in ascending order, as if one by one.
+template <class R, int kRows, int kTokens>
+HWY_INLINE void ProjectRows(const std::byte* HWY_RESTRICT row, std::int64_t stride, std::int64_t d,
+                            const float* HWY_RESTRICT x, std::int64_t x_stride, float* HWY_RESTRICT g,
+                            std::int64_t g_stride, float* HWY_RESTRICT span, std::int64_t next) {
   const DF df;
   constexpr std::int64_t kLanes = static_cast<std::int64_t>(16 / kBasisParts);
   const std::int64_t whole = d / 16 * 16;
-  VF acc[kTokens][kBasisParts];
-  for (auto& token : acc)
-    for (auto& part : token) part = hn::Zero(df);
+  VF acc[kRows][kTokens][kBasisParts];
+  for (auto& r : acc)
+    for (auto& token : r)
+      for (auto& part : token) part = hn::Zero(df);
   for (std::int64_t c = 0; c < whole; c += 16) {
-    if constexpr (kTokens == 1) __builtin_prefetch(row + next_row + c / 16 * R::kStep);
+    if constexpr (kTokens == 1)
+      for (int r = 0; r < kRows; ++r) __builtin_prefetch(row + next + r * stride + c / 16 * R::kStep);
     for (std::size_t p = 0; p < kBasisParts; ++p) {
       const std::int64_t at = c + static_cast<std::int64_t>(p) * kLanes;
-      const VF v = R::Load(row, at);
-      for (int t = 0; t < kTokens; ++t) acc[t][p] = hn::MulAdd(v, hn::LoadU(df, x + t * x_stride + at), acc[t][p]);
-    }
-  }
-  float tail[16] = {};
-  if (whole < d) {
-    dequantize(R::kType, row + row_bytes(R::kType, whole), tail, d - whole);
-    for (std::size_t p = 0; p < kBasisParts; ++p) {
-      const VF v = hn::LoadU(df, tail + p * kLanes);
+      VF v[kRows];
+      for (int r = 0; r < kRows; ++r) v[r] = R::Load(row + r * stride, at);
       for (int t = 0; t < kTokens; ++t) {
-        float last[16] = {};
-        for (std::int64_t i = whole; i < d; ++i) last[i - whole] = x[t * x_stride + i];
-        acc[t][p] = hn::MulAdd(v, hn::LoadU(df, last + p * kLanes), acc[t][p]);
+        const VF values = hn::LoadU(df, x + t * x_stride + at);
+        for (int r = 0; r < kRows; ++r) acc[r][t][p] = hn::MulAdd(v[r], values, acc[r][t][p]);
       }
     }
   }
-  VF coefficient[kTokens];
-  for (int t = 0; t < kTokens; ++t) {
-    g[t * g_stride] = Reduce16(acc[t]);
-    coefficient[t] = hn::Set(df, g[t * g_stride]);
-  }
+  float tail[kRows][16] = {};  // the last columns, padded with zeros, where d is no multiple of 16
+  if (whole < d)
+    for (int r = 0; r < kRows; ++r) {
+      dequantize(R::kType, row + r * stride + static_cast<std::int64_t>(row_bytes(R::kType, whole)), tail[r], d - whole);
+      for (int t = 0; t < kTokens; ++t) {
+        float last[16] = {};
+        for (std::int64_t i = whole; i < d; ++i) last[i - whole] = x[t * x_stride + i];
+        for (std::size_t p = 0; p < kBasisParts; ++p)
+          acc[r][t][p] = hn::MulAdd(hn::LoadU(df, tail[r] + p * kLanes), hn::LoadU(df, last + p * kLanes), acc[r][t][p]);
+      }
+    }
+  VF coefficient[kRows][kTokens];
+  for (int r = 0; r < kRows; ++r)
+    for (int t = 0; t < kTokens; ++t) {
+      g[t * g_stride + r] = Reduce16(acc[r][t]);
+      coefficient[r][t] = hn::Set(df, g[t * g_stride + r]);
+    }
   for (std::int64_t c = 0; c < whole; c += kLanes) {
-    const VF v = R::Load(row, c);
+    VF v[kRows];
+    for (int r = 0; r < kRows; ++r) v[r] = R::Load(row + r * stride, c);
     for (int t = 0; t < kTokens; ++t) {
       float* to = span + t * d + c;
-      hn::StoreU(hn::MulAdd(v, coefficient[t], hn::LoadU(df, to)), df, to);
+      VF sum = hn::LoadU(df, to);
+      for (int r = 0; r < kRows; ++r) sum = hn::MulAdd(v[r], coefficient[r][t], sum);
+      hn::StoreU(sum, df, to);
     }
   }
   for (std::int64_t i = whole; i < d; ++i)
-    for (int t = 0; t < kTokens; ++t) span[t * d + i] = hn::GetLane(hn::MulAdd(hn::Set(df, tail[i - whole]), coefficient[t], hn::Set(df, span[t * d + i])));
+    for (int t = 0; t < kTokens; ++t)
+      for (int r = 0; r < kRows; ++r)
+        span[t * d + i] = hn::GetLane(
+            hn::MulAdd(hn::Set(df, tail[r][i - whole]), coefficient[r][t], hn::Set(df, span[t * d + i])));
 }
 
 template <class R>
@@ -109,15 +121,18 @@ void Groups(const WeightMatrix& basis, Range groups, const float* x, std::int64_
     float* sums = span + group * rows * d;
     for (std::int64_t i = tokens.begin * d; i < tokens.end * d; ++i) sums[i] = 0;
     const std::int64_t end = HWY_MIN((group + 1) * kProjectionGroup, k);
-    for (std::int64_t j = group * kProjectionGroup; j < end; ++j) {
-      const std::byte* row = basis.data + static_cast<std::size_t>(j) * stride;
-      const std::int64_t next = j + 1 < k ? static_cast<std::int64_t>(stride) : 0;
+    const auto rows_from = [&]<int kRows>(std::int64_t j) HWY_ATTR {
+      const std::int64_t bytes = static_cast<std::int64_t>(stride), next = j + 2 * kRows <= k ? kRows * bytes : 0;
+      const std::byte* row = basis.data + j * bytes;
       std::int64_t t = tokens.begin;
       for (; t + 4 <= tokens.end; t += 4)
-        ProjectRow<R, 4>(row, d, x + t * x_stride, x_stride, g + t * k + j, k, sums + t * d, next);
+        ProjectRows<R, kRows, 4>(row, bytes, d, x + t * x_stride, x_stride, g + t * k + j, k, sums + t * d, next);
       for (; t < tokens.end; ++t)
-        ProjectRow<R, 1>(row, d, x + t * x_stride, x_stride, g + t * k + j, k, sums + t * d, next);
-    }
+        ProjectRows<R, kRows, 1>(row, bytes, d, x + t * x_stride, x_stride, g + t * k + j, k, sums + t * d, next);
+    };
+    std::int64_t j = group * kProjectionGroup;
+    for (; j + 4 <= end; j += 4) rows_from.template operator()<4>(j);
+    for (; j < end; ++j) rows_from.template operator()<1>(j);
   }
 }
 

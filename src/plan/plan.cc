@@ -134,8 +134,11 @@ void apply_sites(LoadedModel& model, const Plan& plan, bool give_back) {
     if (!dynamic_cast<DenseSite*>(site.get())) fail("{}: the site is not dense any more", planned.site);
     if (planned.mode == SiteMode::Graded) {
       if (!can_grade(*site)) fail("{}: its weights are of a type that cannot be graded", planned.site);
-      site = std::make_unique<GradedSite>(std::move(site), planned.threshold, model.pool());
-      if (planned.rescore > 0) site = std::make_unique<RescoredSite>(std::move(site), planned.rescore);
+      auto graded = std::make_unique<GradedSite>(std::move(site), planned.threshold, model.pool());
+      if (planned.rescore > 0)
+        site = std::make_unique<RescoredSite>(std::move(graded), planned.rescore);
+      else
+        site = std::move(graded);
       if (give_back)
         for (const Linear& map : site->maps())
           if (map.weight.packed)

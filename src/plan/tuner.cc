@@ -19,7 +19,7 @@ namespace narrows {
 namespace {
 
 constexpr double kMinGain = 0.01;  // of the stated work's time: less is noise
-constexpr double kMargin = 0.85;   // of the budget is used on the search text: other text differs
+constexpr double kMargin = 0.75;   // of the budget is used on the search text: other text differs
 
 void check(const TuneOptions& o) {
   const TuneBudget& b = o.budget;

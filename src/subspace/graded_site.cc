@@ -63,7 +63,6 @@ GradedSite::GradedSite(std::unique_ptr<LinearSite> dense, double threshold, Thre
       fine_gain_(coarse_gain_.size()),
       coarse_limit_(coarse_gain_.size()),
       fine_limit_(coarse_gain_.size()) {
-  double coarse_bits = 0, fine_bits = 0;
   for (const Linear& map : dense_->maps()) {
     const WeightMatrix& w = map.weight;
     GradedMatrix& m = matrices_.emplace_back(w.dtype, split_of(w.dtype), w.rows, w.cols);
@@ -71,11 +70,11 @@ GradedSite::GradedSite(std::unique_ptr<LinearSite> dense, double threshold, Thre
     m.data = planes.data();
     pool.share(m.strips(), 1, [&](int, Range range) { pack_graded(w, m, range, planes.data()); });
     add_gains(w, m, coarse_gain_, fine_gain_, pool);
-    coarse_bits += static_cast<double>(m.layout.coarse_bits) * static_cast<double>(w.rows);
-    fine_bits += static_cast<double>(m.layout.fine_bits) * static_cast<double>(w.rows);
+    coarse_bits_ += static_cast<double>(m.layout.coarse_bits) * static_cast<double>(w.rows);
+    fine_bits_ += static_cast<double>(m.layout.fine_bits) * static_cast<double>(w.rows);
   }
-  for (double& gain : coarse_gain_) gain = std::max(gain, 0.0) / coarse_bits;
-  for (double& gain : fine_gain_) gain = fine_bits > 0 ? gain / fine_bits : 0;
+  for (double& gain : coarse_gain_) gain = std::max(gain, 0.0) / coarse_bits_;
+  for (double& gain : fine_gain_) gain = fine_bits_ > 0 ? gain / fine_bits_ : 0;
   set_threshold(threshold);
 }
 
@@ -89,6 +88,18 @@ void GradedSite::set_threshold(double threshold) {
   std::transform(coarse_gain_.begin(), coarse_gain_.end(), coarse_limit_.begin(), limit);
   std::transform(fine_gain_.begin(), fine_gain_.end(), fine_limit_.begin(), limit);
   tokens_ = coarse_ = fine_ = 0;
+}
+
+double GradedSite::error_variance(const float* x) const {
+  double error = 0;
+  for (std::size_t c = 0; c < coarse_gain_.size(); ++c) {
+    const double square = double{x[c]} * x[c], missed = fine_gain_[c] * fine_bits_;
+    if (!(std::abs(x[c]) * coarse_limit_[c] > 1))
+      error += square * (missed + coarse_gain_[c] * coarse_bits_);
+    else if (!(std::abs(x[c]) * fine_limit_[c] > 1))
+      error += square * missed;
+  }
+  return error / static_cast<double>(out());
 }
 
 double GradedSite::coarse_share() const {
@@ -167,7 +178,7 @@ void GradedSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, s
   tokens_ += rows;
 }
 
-RescoredSite::RescoredSite(std::unique_ptr<LinearSite> approximate, std::int64_t best)
+RescoredSite::RescoredSite(std::unique_ptr<GradedSite> approximate, std::int64_t best)
     : approximate_(std::move(approximate)), best_(best) {
   if (approximate_->maps().size() != 1) fail("rescoring: expected a site of one map, found {}", approximate_->maps().size());
   if (best < 1) fail("rescoring: expected at least 1 output, found {}", best);
@@ -188,6 +199,9 @@ void RescoredSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x,
   for (std::int64_t t = 0; t < rows; ++t) {
     float* outputs = y + t * out();
     const std::vector<std::int64_t> chosen = largest(outputs, out(), best_);
+    const float lowered = static_cast<float>(approximate_->error_variance(x + t * in()) / 2);
+    if (lowered > 0)
+      for (std::int64_t i = 0; i < out(); ++i) outputs[i] -= lowered;
     for (std::size_t i = 0; i < chosen.size(); ++i) {
       std::memcpy(gathered_.data() + i * stride, map.weight.data + static_cast<std::size_t>(chosen[i]) * stride, stride);
       if (map.bias) bias[i] = map.bias[chosen[i]];

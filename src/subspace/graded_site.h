@@ -35,6 +35,8 @@ class GradedSite final : public LinearSite {
   double threshold() const { return threshold_; }
   void set_threshold(double threshold);  // clears the counts
   std::size_t dense_bytes() const { return dense_->bytes_read(); }
+  // The squared error that a token's grades leave, as a mean over the outputs: Σ x_c² e(c) / outputs.
+  double error_variance(const float* x) const;
   // Shares of the columns that were read at least coarsely, and exactly, over the tokens so far.
   double coarse_share() const;
   double fine_share() const;
@@ -46,16 +48,19 @@ class GradedSite final : public LinearSite {
   std::vector<LargeBuffer> planes_;
   std::vector<GradedMatrix> matrices_;
   std::vector<double> coarse_gain_, fine_gain_;    // [in]: e_0 - e_1 and e_1, each over the bits that it costs
+  double coarse_bits_ = 0, fine_bits_ = 0;         // of a column
   std::vector<float> coarse_limit_, fine_limit_;   // [in]
   double threshold_;
   std::int64_t tokens_ = 0, coarse_ = 0, fine_ = 0;
 };
 
-// Exact outputs where they matter most: the `best` largest outputs of each token that an approximate site gives are
-// computed anew from the dense weights, with the dense bits. For the head: the likeliest tokens' logits.
+// Exact outputs where they matter most: the `best` largest outputs of each token that a graded site gives are computed
+// anew from the dense weights, with the dense bits. For the head: the likeliest tokens' logits. The other logits carry
+// errors of a known variance σ², which would make their sum of exponentials too large by e^(σ²/2): they are lowered by
+// σ²/2.
 class RescoredSite final : public LinearSite {
  public:
-  RescoredSite(std::unique_ptr<LinearSite> approximate, std::int64_t best);
+  RescoredSite(std::unique_ptr<GradedSite> approximate, std::int64_t best);
 
   void apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) override;
   std::int64_t in() const override { return approximate_->in(); }
@@ -64,11 +69,11 @@ class RescoredSite final : public LinearSite {
   const std::vector<Linear>& maps() const override { return approximate_->maps(); }
 
   std::int64_t best() const { return best_; }
-  LinearSite& approximate() { return *approximate_; }
-  std::unique_ptr<LinearSite> release() { return std::move(approximate_); }
+  GradedSite& approximate() { return *approximate_; }
+  std::unique_ptr<GradedSite> release() { return std::move(approximate_); }
 
  private:
-  std::unique_ptr<LinearSite> approximate_;
+  std::unique_ptr<GradedSite> approximate_;
   std::int64_t best_;
   AlignedVector<std::byte> gathered_;  // rows of the weights, as stored
 };

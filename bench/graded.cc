@@ -1,16 +1,17 @@
-// Products that read only some columns, and of those only some bits, for one token, beside the dense kernel with packed
-// tiles: on stacks of matrices far larger than the caches, of 7B-like and of small shapes (synthetic weights). Each
-// iteration times one pass over either stack, in turn, so that both see the same machine; the best passes are compared.
+// Products that read only some columns, and of those only some bits, for one token, beside the dense kernel
+// with packed tiles: on stacks of matrices far larger than the caches, of 7B-like and of small shapes
+// (synthetic weights). Each iteration times one pass over either stack, in turn, so that both see the same
+// machine; the best passes are compared.
 //   bytes   what the graded product reads, of what the dense one does
 //   time    its time, of the dense one's (best of the iterations)
-//   work    the time that threads spend in its kernels, of the dense ones': what `time` would be if nobody else used the
+//   work    the time that threads spend in its kernels, of the dense ones': what `time` would be if nobody
+//   else used the
 //           machine and waiting cost nothing
 //   GB/s, dense GB/s   of the best passes
 #include "kernels/graded.h"
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
-
 #include <time.h>
 
 #include <algorithm>
@@ -34,7 +35,8 @@ constexpr std::size_t kStackBytes = std::size_t{1} << 30;
 struct Shape {
   std::int64_t rows, cols;
 };
-constexpr Shape kShapes[] = {{4096, 4096}, {11008, 4096}, {4096, 11008}, {576, 576}, {3072, 576}, {576, 1536}};
+constexpr Shape kShapes[] = {{4096, 4096}, {11008, 4096}, {4096, 11008},
+                             {576, 576},   {3072, 576},   {576, 1536}};
 
 // As many copies of one matrix, in both layouts, as fill kStackBytes.
 struct Stack {
@@ -97,8 +99,8 @@ struct Work {
 
 const Stack& stack_of(DType dtype, GradedSplit split, Shape shape) {
   static std::unique_ptr<Stack> stack;
-  if (!stack || stack->graded.dtype != dtype || stack->graded.split != split || stack->graded.rows != shape.rows ||
-      stack->graded.cols != shape.cols) {
+  if (!stack || stack->graded.dtype != dtype || stack->graded.split != split ||
+      stack->graded.rows != shape.rows || stack->graded.cols != shape.cols) {
     stack.reset();
     stack = std::make_unique<Stack>(dtype, split, shape);
   }
@@ -108,12 +110,15 @@ const Stack& stack_of(DType dtype, GradedSplit split, Shape shape) {
 // A limit that lets this share of normally distributed values through.
 float limit_of(double share) {
   double low = 0, high = 10;
-  for (int i = 0; i < 50; ++i) (std::erfc((low + high) / 2 / std::sqrt(2.0)) > share ? low : high) = (low + high) / 2;
-  return share >= 1 ? std::numeric_limits<float>::infinity() : share <= 0 ? 0.0f : static_cast<float>(1 / low);
+  for (int i = 0; i < 50; ++i)
+    (std::erfc((low + high) / 2 / std::sqrt(2.0)) > share ? low : high) = (low + high) / 2;
+  return share >= 1   ? std::numeric_limits<float>::infinity()
+         : share <= 0 ? 0.0f
+                      : static_cast<float>(1 / low);
 }
 
-void products(benchmark::State& state, DType dtype, GradedSplit split, Shape shape, double coarse, double fine,
-              int threads) {
+void products(benchmark::State& state, DType dtype, GradedSplit split, Shape shape, double coarse,
+              double fine, int threads) {
   const Stack& stack = stack_of(dtype, split, shape);
   ThreadPool pool(threads);
   std::mt19937 bits(2);
@@ -141,7 +146,8 @@ void products(benchmark::State& state, DType dtype, GradedSplit split, Shape sha
   double best = 1e9, best_dense = 1e9, least = 1e9, least_dense = 1e9, bytes = 0;
   for (std::size_t i = 0; i < stack.copies; ++i) {
     const std::int64_t t = static_cast<std::int64_t>(i) % tokens;
-    bytes += static_cast<double>(graded_bytes(stack.graded, grades.coarse_columns(t), grades.fine_columns(t)));
+    bytes +=
+        static_cast<double>(graded_bytes(stack.graded, grades.coarse_columns(t), grades.fine_columns(t)));
   }
   for (auto _ : state) {
     const double dense_time = seconds([&] {
@@ -162,13 +168,13 @@ void products(benchmark::State& state, DType dtype, GradedSplit split, Shape sha
         const std::int64_t t = static_cast<std::int64_t>(i) % tokens;
         GradedMatrix m = stack.graded;
         m.data = stack.graded_data.data() + i * m.bytes();
-        pool.share(m.units(), 1,
-                   [&](int thread, Range units) {
-                     work(thread, [&] { graded_units(m, units, grades, {t, t + 1}, partials.data()); });
-                   });
+        pool.share(m.units(), 1, [&](int thread, Range units) {
+          work(thread, [&] { graded_units(m, units, grades, {t, t + 1}, partials.data()); });
+        });
         pool.share(rows, 64, [&](int thread, Range r) {
-          work(thread,
-               [&] { graded_sum(m, r, {t, t + 1}, partials.data(), nullptr, y.data() - t * rows, rows); });
+          work(thread, [&] {
+            graded_sum(m, r, {t, t + 1}, partials.data(), nullptr, y.data() - t * rows, rows);
+          });
         });
       }
     });
@@ -210,8 +216,9 @@ constexpr Share kShares[] = {{1, 1}, {1, 0}, {1, 0.5}, {0.75, 0.4}, {0.5, 0.5}, 
 
 [[maybe_unused]] const bool registered = [] {
   for (const std::int64_t cols : {576, 1536, 4096}) benchmark::RegisterBenchmark("choose", choose)->Arg(cols);
-  const std::pair<DType, GradedSplit> types[] = {
-      {DType::Q8_0, GradedSplit::Halves}, {DType::Q4_0, GradedSplit::Whole}, {DType::Q4_0, GradedSplit::Halves}};
+  const std::pair<DType, GradedSplit> types[] = {{DType::Q8_0, GradedSplit::Halves},
+                                                 {DType::Q4_0, GradedSplit::Whole},
+                                                 {DType::Q4_0, GradedSplit::Halves}};
   for (const auto& [dtype, split] : types)
     for (const Shape& shape : kShapes)
       for (const Share& share : kShares)
@@ -220,9 +227,14 @@ constexpr Share kShares[] = {{1, 1}, {1, 0}, {1, 0.5}, {0.75, 0.4}, {0.5, 0.5}, 
           const auto name = fmt::format("{}{}/{}x{}/{:.2f},{:.2f}/threads:{}", dtype_info(dtype).name,
                                         split == GradedSplit::Whole ? "_whole" : "", shape.rows, shape.cols,
                                         share.coarse, share.fine, threads);
-          benchmark::RegisterBenchmark(name.c_str(), [=, dtype = dtype, split = split](benchmark::State& state) {
-            products(state, dtype, split, shape, share.coarse, share.fine, threads);
-          })->UseManualTime()->Iterations(8)->Unit(benchmark::kMillisecond);
+          benchmark::RegisterBenchmark(name.c_str(),
+                                       [=, dtype = dtype, split = split](benchmark::State& state) {
+                                         products(state, dtype, split, shape, share.coarse, share.fine,
+                                                  threads);
+                                       })
+              ->UseManualTime()
+              ->Iterations(8)
+              ->Unit(benchmark::kMillisecond);
         }
   return true;
 }();

@@ -159,10 +159,10 @@ void add_tune(CLI::App& program) {
       ->type_name("N")
       ->check(range(0, 1 << 20));
   command->add_option("-c,--ctx,--ctx-size", t.context, "Tokens a window (default 512)")->type_name("N")->check(range(2, kUnbounded));
-  command->add_option("--search-tokens", t.search_tokens, "Tokens that the price is searched on (default 2048)")
+  command->add_option("--search-tokens", t.search_tokens, "Tokens that the price is searched on (default 1536)")
       ->type_name("N")
       ->check(range(16, kUnbounded));
-  command->add_option("--validation-tokens", t.validation_tokens, "Tokens kept apart to judge (default 4096)")
+  command->add_option("--validation-tokens", t.validation_tokens, "Tokens kept apart to judge (default 3072)")
       ->type_name("N")
       ->check(range(16, kUnbounded));
   command

@@ -1,5 +1,5 @@
-// Dot products of four columns' codes with four activations, straight from their planes. Included once for each target,
-// by Highway's rules.
+// Dot products of four columns' codes with four activations, straight from their planes. Included once for
+// each target, by Highway's rules.
 #if defined(NARROWS_KERNELS_GRADED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NARROWS_KERNELS_GRADED_INL_H_
 #undef NARROWS_KERNELS_GRADED_INL_H_
@@ -12,8 +12,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace narrows::HWY_NAMESPACE {
 
-// The strip at p, kBytes (4, 8 or 16) bytes a group, from lane `first` on: a group's bytes begin each 128-bit block of
-// the vector; what follows them is of no account.
+// The strip at p, kBytes (4, 8 or 16) bytes a group, from lane `first` on: a group's bytes begin each 128-bit
+// block of the vector; what follows them is of no account.
 template <int kBytes>
 HWY_INLINE VU8 LoadGroups(const std::uint8_t* p, std::size_t first) {
   p += first / 4 * kBytes;
@@ -24,8 +24,9 @@ HWY_INLINE VU8 LoadGroups(const std::uint8_t* p, std::size_t first) {
     return VU8{_mm512_permutexvar_epi64(_mm512_set_epi64(3, 3, 2, 2, 1, 1, 0, 0),
                                         _mm512_castsi256_si512(_mm256_loadu_si256(at)))};
   if constexpr (kBytes == 4)
-    return VU8{_mm512_permutexvar_epi32(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0),
-                                        _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+    return VU8{_mm512_permutexvar_epi32(
+        _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0),
+        _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 #elif HWY_TARGET == HWY_AVX2
   if constexpr (kBytes == 8)
     return VU8{_mm256_permute4x64_epi64(
@@ -90,7 +91,7 @@ template <int kCoarse, int kFine, int i>
 HWY_INLINE VU8 CoarseCodes(const FourColumns& coarse) {
   constexpr int kFields = 8 / kCoarse;
   constexpr std::uint8_t kMask = ((1 << kCoarse) - 1) << kFine;
-  return hn::And(Shifted<kCoarse * (i % kFields) - kFine>(coarse.part[i / kFields]), hn::Set(DU8(), kMask));
+  return hn::And(Shifted<kCoarse*(i % kFields) - kFine>(coarse.part[i / kFields]), hn::Set(DU8(), kMask));
 }
 
 // Their exact codes.
@@ -98,8 +99,9 @@ template <int kCoarse, int kFine, int i>
 HWY_INLINE VU8 ExactCodes(const FourColumns& coarse, const FourColumns& fine) {
   constexpr int kFields = 8 / kCoarse, kFineFields = 8 / kFine;
   constexpr std::uint8_t kMask = ((1 << kCoarse) - 1) << kFine, kAll = (1 << (kCoarse + kFine)) - 1;
-  const VU8 codes = Choose(hn::Set(DU8(), kMask), Shifted<kCoarse * (i % kFields) - kFine>(coarse.part[i / kFields]),
-                           Shifted<kFine * (i % kFineFields)>(fine.part[i / kFineFields]));
+  const VU8 codes =
+      Choose(hn::Set(DU8(), kMask), Shifted<kCoarse*(i % kFields) - kFine>(coarse.part[i / kFields]),
+             Shifted<kFine*(i % kFineFields)>(fine.part[i / kFineFields]));
   return kAll == 255 ? codes : hn::And(codes, hn::Set(DU8(), kAll));
 }
 

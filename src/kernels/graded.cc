@@ -44,8 +44,14 @@ struct Panel {
 
 HWY_INLINE Panel PanelOf(const GradedMatrix& m, std::int64_t p) {
   const auto* data = reinterpret_cast<const std::uint8_t*>(m.data);
-  return {data + m.coarse_at(p), data + m.fine_at(p), data + m.scales_at(p), m.run_bytes(m.layout.coarse_bits, p),
-          m.run_bytes(m.layout.fine_bits, p), m.scale_bytes(p), m.panel(p).end - m.panel(p).begin, m.layout.offset};
+  return {data + m.coarse_at(p),
+          data + m.fine_at(p),
+          data + m.scales_at(p),
+          m.run_bytes(m.layout.coarse_bits, p),
+          m.run_bytes(m.layout.fine_bits, p),
+          m.scale_bytes(p),
+          m.panel(p).end - m.panel(p).begin,
+          m.layout.offset};
 }
 
 // Integer products with kCount fields (rows 16 · i …) from kFirst on.
@@ -55,7 +61,8 @@ struct Sums {
 };
 
 template <class K, bool kExact, int kFirst, int kCount, int n = 0>
-HWY_INLINE void AddFields(const FourColumns& coarse, const FourColumns& fine, VI high, VI low, Sums<kCount>& sums) {
+HWY_INLINE void AddFields(const FourColumns& coarse, const FourColumns& fine, VI high, VI low,
+                          Sums<kCount>& sums) {
   constexpr int i = kFirst + n;
   VU8 codes;
   if constexpr (kExact && K::kFine > 0)
@@ -77,8 +84,8 @@ struct StripOf {
   std::int64_t coarse_run, fine_run;
 };
 
-// Adds the columns in slots [begin, begin + count), of which `half` are in the block's first half. Sub-block `sub`
-// alone, where there are two.
+// Adds the columns in slots [begin, begin + count), of which `half` are in the block's first half. Sub-block
+// `sub` alone, where there are two.
 template <class K, bool kExact, int kFirst, int kCount, class Strip>
 HWY_INLINE void AddColumns(const Strip& strip, const Columns& c, int begin, int count, int half, int sub,
                            std::size_t first_lane, Sums<kCount>& sums) {
@@ -109,8 +116,8 @@ HWY_INLINE void AddColumns(const Strip& strip, const Columns& c, int begin, int 
 
 // y[16 · kFirst …] += products with kCount fields, of the lanes from `first` on.
 template <class K, int kFirst, int kCount, class Strip>
-HWY_INLINE void Fields(const Strip& strip, const Panel& panel, const Columns& c, std::int64_t block, std::int64_t row,
-                       std::size_t first, float* HWY_RESTRICT y) {
+HWY_INLINE void Fields(const Strip& strip, const Panel& panel, const Columns& c, std::int64_t block,
+                       std::int64_t row, std::size_t first, float* HWY_RESTRICT y) {
   const DF df;
   const DI di;
   const hn::Rebind<hwy::float16_t, DF> d16;
@@ -128,7 +135,8 @@ HWY_INLINE void Fields(const Strip& strip, const Panel& panel, const Columns& c,
     AddColumns<K, false, kFirst>(strip, c, 0, b.coarse, b.coarse_half, s, first, sums);
     AddColumns<K, true, kFirst>(strip, c, (b.coarse + 3) / 4 * 4, b.fine, b.fine_half, s, first, sums);
     const auto* scales =
-        reinterpret_cast<const hwy::float16_t*>(panel.scales + (block * K::kSubs + s) * panel.scale_bytes) + row + first;
+        reinterpret_cast<const hwy::float16_t*>(panel.scales + (block * K::kSubs + s) * panel.scale_bytes) +
+        row + first;
     const VF scale = hn::Set(df, b.scale), scaled_sum = hn::Set(df, b.scale * static_cast<float>(sum));
     for (int i = 0; i < kCount; ++i) {
       const int at = 16 * (kFirst + i);
@@ -162,7 +170,9 @@ HWY_INLINE void Strip(const Panel& panel, const Columns& c, std::int64_t block, 
 // Into the second-level cache: a block ahead is more than the first one holds.
 HWY_INLINE void PrefetchLines(const std::uint8_t* p, std::int64_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(p) / kCacheLine;
-  const auto end = (reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(bytes) + kCacheLine - 1) / kCacheLine;
+  const auto end =
+      (reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(bytes) + kCacheLine - 1) /
+      kCacheLine;
   for (auto line = begin; line < end; ++line)
     __builtin_prefetch(reinterpret_cast<const void*>(line * kCacheLine), 0, 2);
 }
@@ -202,19 +212,24 @@ class Ahead {
 constexpr std::int64_t kFewTokens = 2;
 
 template <class K>
-HWY_NOINLINE void Units(const GradedMatrix& m, Range units, const GradedTokens& x, Range tokens, float* partials) {
+HWY_NOINLINE void Units(const GradedMatrix& m, Range units, const GradedTokens& x, Range tokens,
+                        float* partials) {
   const std::int64_t segments = m.segments(), rows = m.padded_rows();
   for (std::int64_t unit = units.begin; unit < units.end; ++unit) {
     const std::int64_t p = unit / segments, segment = unit % segments;
     const Range blocks = m.segment_blocks(segment);
     const Panel panel = PanelOf(m, p);
-    const int steps = static_cast<int>((panel.rows + GradedMatrix::kStripRows - 1) / GradedMatrix::kStripRows);
-    const auto y_of = [&](std::int64_t t) { return partials + (t * segments + segment) * rows + m.panel(p).begin; };
+    const int steps =
+        static_cast<int>((panel.rows + GradedMatrix::kStripRows - 1) / GradedMatrix::kStripRows);
+    const auto y_of = [&](std::int64_t t) {
+      return partials + (t * segments + segment) * rows + m.panel(p).begin;
+    };
     for (std::int64_t t = tokens.begin; t < tokens.end; ++t) std::fill_n(y_of(t), panel.rows, 0.0f);
     for (std::int64_t block = blocks.begin; block < blocks.end; ++block) {
       // The next block of these units: in this segment, in the next one, or in the next panel.
       const bool last = block + 1 == m.blocks();
-      const bool any = tokens.end - tokens.begin <= kFewTokens && (block + 1 < blocks.end || unit + 1 < units.end);
+      const bool any =
+          tokens.end - tokens.begin <= kFewTokens && (block + 1 < blocks.end || unit + 1 < units.end);
       const Panel next_panel = last && p + 1 < m.panels() ? PanelOf(m, p + 1) : panel;
       for (std::int64_t t = tokens.begin; t < tokens.end; ++t) {
         const Columns columns = ColumnsOf(x, t, block);
@@ -238,7 +253,8 @@ HWY_NOINLINE void Units(const GradedMatrix& m, Range units, const GradedTokens& 
 void GradedUnits(const GradedMatrix& m, Range units, const GradedTokens& x, Range tokens, float* partials) {
   const bool whole = m.split == GradedSplit::Whole;
   switch (m.dtype) {
-    case DType::Q8_0: return Units<Kind<4, 4, 32, false>>(m, units, x, tokens, partials);
+    case DType::Q8_0:
+      return Units<Kind<4, 4, 32, false>>(m, units, x, tokens, partials);
     case DType::Q4_0:
       return whole ? Units<Kind<4, 0, 32, false>>(m, units, x, tokens, partials)
                    : Units<Kind<2, 2, 32, false>>(m, units, x, tokens, partials);
@@ -246,20 +262,27 @@ void GradedUnits(const GradedMatrix& m, Range units, const GradedTokens& x, Rang
     case DType::Q4_K:
       return whole ? Units<Kind<4, 0, 32, true>>(m, units, x, tokens, partials)
                    : Units<Kind<2, 2, 32, true>>(m, units, x, tokens, partials);
-    case DType::Q5_0: return Units<Kind<4, 1, 32, false>>(m, units, x, tokens, partials);
+    case DType::Q5_0:
+      return Units<Kind<4, 1, 32, false>>(m, units, x, tokens, partials);
     case DType::Q5_1:
-    case DType::Q5_K: return Units<Kind<4, 1, 32, true>>(m, units, x, tokens, partials);
-    case DType::Q6_K: return Units<Kind<4, 2, 16, false>>(m, units, x, tokens, partials);
-    case DType::Q3_K: return Units<Kind<2, 1, 16, false>>(m, units, x, tokens, partials);
-    case DType::Q2_K: return Units<Kind<2, 0, 16, true>>(m, units, x, tokens, partials);
-    default: return;  // GradedMatrix knows its types
+    case DType::Q5_K:
+      return Units<Kind<4, 1, 32, true>>(m, units, x, tokens, partials);
+    case DType::Q6_K:
+      return Units<Kind<4, 2, 16, false>>(m, units, x, tokens, partials);
+    case DType::Q3_K:
+      return Units<Kind<2, 1, 16, false>>(m, units, x, tokens, partials);
+    case DType::Q2_K:
+      return Units<Kind<2, 0, 16, true>>(m, units, x, tokens, partials);
+    default:
+      return;  // GradedMatrix knows its types
   }
 }
 
-void GradedSum(const GradedMatrix& m, Range rows, Range tokens, const float* partials, const float* bias, float* y,
-               std::int64_t y_stride) {
+void GradedSum(const GradedMatrix& m, Range rows, Range tokens, const float* partials, const float* bias,
+               float* y, std::int64_t y_stride) {
   const DF df;
-  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(df)), segments = m.segments(), stride = m.padded_rows();
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(df)), segments = m.segments(),
+                     stride = m.padded_rows();
   for (std::int64_t t = tokens.begin; t < tokens.end; ++t) {
     const float* from = partials + t * m.partials();
     float* to = y + t * y_stride;
@@ -291,8 +314,8 @@ void graded_units(const GradedMatrix& m, Range units, const GradedTokens& x, Ran
   HWY_DYNAMIC_DISPATCH(GradedUnits)(m, units, x, tokens, partials);
 }
 
-void graded_sum(const GradedMatrix& m, Range rows, Range tokens, const float* partials, const float* bias, float* y,
-                std::int64_t y_stride) {
+void graded_sum(const GradedMatrix& m, Range rows, Range tokens, const float* partials, const float* bias,
+                float* y, std::int64_t y_stride) {
   HWY_DYNAMIC_DISPATCH(GradedSum)(m, rows, tokens, partials, bias, y, y_stride);
 }
 

@@ -33,7 +33,8 @@ struct Scale {
     case DType::Q2_K:
     case DType::Q4_K:
     case DType::Q5_K:
-      return {folded(f16_to_f32(block.d), block.scales[sub]), folded(-f16_to_f32(block.dmin), block.minima[sub])};
+      return {folded(f16_to_f32(block.d), block.scales[sub]),
+              folded(-f16_to_f32(block.dmin), block.minima[sub])};
     case DType::Q3_K:
     case DType::Q6_K:
       return {folded(f16_to_f32(block.d), static_cast<std::int8_t>(block.scales[sub])), 0};
@@ -43,7 +44,8 @@ struct Scale {
 }
 
 // Writes bits [down, down + bits) of the codes of 32 columns of a strip with 16 · fields rows.
-void write_plane(const Byte (&codes)[kStrip][32], int fields, int down, int bits, Byte* to, std::int64_t run) {
+void write_plane(const Byte (&codes)[kStrip][32], int fields, int down, int bits, Byte* to,
+                 std::int64_t run) {
   const int mask = (1 << bits) - 1, in_byte = std::min(8 / bits, fields), group = group_bytes(bits, fields);
   for (int at = 0; at < 4 * group; ++at) {
     const int row = at % group / 4 * in_byte * 16 + at / group * 4 + at % 4;
@@ -57,7 +59,8 @@ void write_plane(const Byte (&codes)[kStrip][32], int fields, int down, int bits
 
 // Where a strip is.
 struct Place {
-  std::int64_t panel, row, first, rows;  // its panel and row in it; its first row and their number, both padded
+  std::int64_t panel, row, first,
+      rows;  // its panel and row in it; its first row and their number, both padded
 };
 Place place_of(const GradedMatrix& m, std::int64_t strip) {
   const std::int64_t first = strip * kStrip, panel = first / m.panel_rows(), row = first % m.panel_rows();
@@ -84,7 +87,8 @@ void pack(const WeightMatrix& w, const GradedMatrix& m, Range strips, Byte* to) 
     for (std::int64_t b = 0; b < m.blocks(); ++b) {
       for (int r = 0; r < rows; ++r) {
         const Byte* row = source + static_cast<std::size_t>(r) * stride;
-        const Block block = read_block(kType, row + b / parts * info.block_bytes, static_cast<int>(b % parts));
+        const Block block =
+            read_block(kType, row + b / parts * info.block_bytes, static_cast<int>(b % parts));
         std::memcpy(codes[r], block.codes, 32);
         for (int s = 0; s < subs; ++s) {
           const Scale scale = scale_of(kType, block, s);
@@ -151,23 +155,35 @@ void with_type(DType dtype, Work&& work) {
 std::optional<GradedLayout> graded_layout(DType dtype, GradedSplit split) {
   // coarse bits, fine bits, sub-block, offset, minima
   if (split == GradedSplit::Whole) switch (dtype) {
-      case DType::Q4_0: return GradedLayout{4, 0, 32, 8, false};
+      case DType::Q4_0:
+        return GradedLayout{4, 0, 32, 8, false};
       case DType::Q4_1:
-      case DType::Q4_K: return GradedLayout{4, 0, 32, 0, true};
-      default: return std::nullopt;
+      case DType::Q4_K:
+        return GradedLayout{4, 0, 32, 0, true};
+      default:
+        return std::nullopt;
     }
   switch (dtype) {
-    case DType::Q8_0: return GradedLayout{4, 4, 32, 128, false};
-    case DType::Q4_0: return GradedLayout{2, 2, 32, 8, false};
+    case DType::Q8_0:
+      return GradedLayout{4, 4, 32, 128, false};
+    case DType::Q4_0:
+      return GradedLayout{2, 2, 32, 8, false};
     case DType::Q4_1:
-    case DType::Q4_K: return GradedLayout{2, 2, 32, 0, true};
-    case DType::Q5_0: return GradedLayout{4, 1, 32, 16, false};
+    case DType::Q4_K:
+      return GradedLayout{2, 2, 32, 0, true};
+    case DType::Q5_0:
+      return GradedLayout{4, 1, 32, 16, false};
     case DType::Q5_1:
-    case DType::Q5_K: return GradedLayout{4, 1, 32, 0, true};
-    case DType::Q6_K: return GradedLayout{4, 2, 16, 32, false};
-    case DType::Q3_K: return GradedLayout{2, 1, 16, 4, false};
-    case DType::Q2_K: return GradedLayout{2, 0, 16, 0, true};
-    default: return std::nullopt;
+    case DType::Q5_K:
+      return GradedLayout{4, 1, 32, 0, true};
+    case DType::Q6_K:
+      return GradedLayout{4, 2, 16, 32, false};
+    case DType::Q3_K:
+      return GradedLayout{2, 1, 16, 4, false};
+    case DType::Q2_K:
+      return GradedLayout{2, 0, 16, 0, true};
+    default:
+      return std::nullopt;
   }
 }
 
@@ -200,7 +216,9 @@ std::int64_t GradedMatrix::scale_bytes(std::int64_t p) const {
   return (panel(p).end - panel(p).begin) * (layout.has_minima ? 4 : 2);
 }
 
-std::int64_t GradedMatrix::coarse_at(std::int64_t p) const { return p * cols * run_bytes(layout.coarse_bits, 0); }
+std::int64_t GradedMatrix::coarse_at(std::int64_t p) const {
+  return p * cols * run_bytes(layout.coarse_bits, 0);
+}
 
 std::int64_t GradedMatrix::fine_at(std::int64_t p) const {
   const std::int64_t last = panels() - 1;
@@ -230,8 +248,8 @@ std::int64_t GradedMatrix::segments() const {
 std::size_t graded_bytes(const GradedMatrix& m, std::int64_t coarse_columns, std::int64_t fine_columns) {
   std::int64_t sum = 0;
   for (std::int64_t p = 0; p < m.panels(); ++p)
-    sum += coarse_columns * m.run_bytes(m.layout.coarse_bits, p) + fine_columns * m.run_bytes(m.layout.fine_bits, p) +
-           m.cols / m.layout.sub_block * m.scale_bytes(p);
+    sum += coarse_columns * m.run_bytes(m.layout.coarse_bits, p) +
+           fine_columns * m.run_bytes(m.layout.fine_bits, p) + m.cols / m.layout.sub_block * m.scale_bytes(p);
   return static_cast<std::size_t>(sum);
 }
 
@@ -250,7 +268,8 @@ std::vector<float> dequantize_graded(const GradedMatrix& m, int grade) {
   const int coarse = m.layout.coarse_bits, fine = m.layout.fine_bits;
   for (std::int64_t r = 0; r < m.rows; ++r) {
     const Place at = place_of(m, r / kStrip);
-    const std::int64_t row = at.row + r % kStrip, panel_rows = m.panel(at.panel).end - m.panel(at.panel).begin;
+    const std::int64_t row = at.row + r % kStrip,
+                       panel_rows = m.panel(at.panel).end - m.panel(at.panel).begin;
     const int fields = static_cast<int>(at.rows / 16), i = static_cast<int>(r % kStrip / 16), lane = r % 16;
     const auto field = [&, fields, i, lane](std::int64_t plane, int bits, std::int64_t run, std::int64_t c) {
       const int in_byte = 8 / bits, byte = lane / 4 * group_bytes(bits, fields) + i / in_byte * 4 + lane % 4;
@@ -263,7 +282,8 @@ std::vector<float> dequantize_graded(const GradedMatrix& m, int grade) {
       const float step = static_cast<float>(1 << fine);
       float code = field(coarse_at, coarse, coarse_run, c) * step;
       if (fine > 0) code += grade == 1 ? (step - 1) / 2 : field(fine_at, fine, fine_run, c);
-      const Byte* scale = data + m.scales_at(at.panel) + c / m.layout.sub_block * m.scale_bytes(at.panel) + 2 * row;
+      const Byte* scale =
+          data + m.scales_at(at.panel) + c / m.layout.sub_block * m.scale_bytes(at.panel) + 2 * row;
       float& weight = weights[static_cast<std::size_t>(r * m.cols + c)];
       weight = f16_to_f32(u16_at(scale)) * (code - static_cast<float>(m.layout.offset));
       if (m.layout.has_minima) weight += f16_to_f32(u16_at(scale + 2 * panel_rows));

@@ -17,7 +17,7 @@ inline std::uint16_t u16_at(const Byte* p) {
 
 struct Block {
   Byte codes[32];
-  Byte scales[2] = {0, 0};        // of 32 or two times 16 columns; signed where weights have no minimum
+  Byte scales[2] = {0, 0};  // of 32 or two times 16 columns; signed where weights have no minimum
   Byte minima[2] = {0, 0};
   std::uint16_t d = 0, dmin = 0;  // f16, of the whole block
 };
@@ -92,8 +92,8 @@ inline Byte scale_k3(const Byte* p, int j) {
     case DType::Q3_K:
       out.d = u16_at(p + 108);
       for (int i = 0; i < 32; ++i)
-        out.codes[i] = static_cast<Byte>((p[32 + part / 4 * 32 + i] >> (2 * (part % 4)) & 3) |
-                                         (p[i] >> part & 1) << 2);
+        out.codes[i] =
+            static_cast<Byte>((p[32 + part / 4 * 32 + i] >> (2 * (part % 4)) & 3) | (p[i] >> part & 1) << 2);
       for (int s = 0; s < 2; ++s) out.scales[s] = scale_k3(p + 96, 2 * part + s);
       break;
     case DType::Q4_K:
@@ -113,7 +113,8 @@ inline Byte scale_k3(const Byte* p, int j) {
       const Byte* low = p + half * 64 + quarter % 2 * 32;
       const Byte* high = p + 128 + half * 32;
       for (int i = 0; i < 32; ++i)
-        out.codes[i] = static_cast<Byte>((low[i] >> (quarter / 2 * 4) & 15) | (high[i] >> (2 * quarter) & 3) << 4);
+        out.codes[i] =
+            static_cast<Byte>((low[i] >> (quarter / 2 * 4) & 15) | (high[i] >> (2 * quarter) & 3) << 4);
       for (int s = 0; s < 2; ++s) out.scales[s] = p[192 + 2 * part + s];
       break;
     }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "eval/perplexity.h"
+#include "eval/reference_scores.h"
 #include "formats/fingerprint.h"
 #include "kernels/dispatch.h"
 #include "narrows/session.h"
@@ -50,6 +51,8 @@ class Tuner {
     if (candidates_.empty()) fail("{}: no site has weights of a type that can be graded (quantize it first)", model_->path());
     result_.sensitivities = measure_sensitivities(model_, sensitivity_tokens_, stage("sensitivities"));
     if (!o_.bases.empty()) gates_ = GateChoices::measure(model_, o_.bases, search_text_, result_.sensitivities);
+    EvalOptions windows{.context = o_.context};
+    dense_scores_.emplace(model_, window_tokens(*model_, search_text_, windows));
     search(stage("search"));
     fit_costs();
     if (!o_.force && drop_what_does_not_pay()) search(stage("search again"));
@@ -147,11 +150,11 @@ class Tuner {
     return evaluate(model_, text, options, reference_);
   }
 
-  bool meets(const Agreement& a, double margin = 1) const {
+  bool meets(double perplexity_ratio, double kl, double bytes_fraction, double margin) const {
     switch (o_.budget.kind) {
-      case TuneBudget::Kind::PerplexityRatio: return a.perplexity_ratio - 1 <= margin * (o_.budget.limit - 1);
-      case TuneBudget::Kind::Kl: return a.kl_mean <= margin * o_.budget.limit;
-      default: return a.weight_bytes_fraction >= o_.budget.limit;
+      case TuneBudget::Kind::PerplexityRatio: return perplexity_ratio - 1 <= margin * (o_.budget.limit - 1);
+      case TuneBudget::Kind::Kl: return kl <= margin * o_.budget.limit;
+      default: return bytes_fraction >= o_.budget.limit;
     }
   }
 
@@ -161,9 +164,11 @@ class Tuner {
     constexpr int kSteps = 9;
     int step = 0;
     const auto good = [&](double price) {
-      const EvalResult r = judge(search_text_, plan_at(price));
+      use(plan_at(price));
+      const Comparison c = dense_scores_->compare(model_);
+      const double read = static_cast<double>(model_->weight_bytes_per_token()) / static_cast<double>(reference_->weight_bytes_per_token());
       progress(std::min(++step, kSteps + 4), kSteps + 5);
-      return meets(*r.agreement, kMargin);
+      return meets(c.perplexity_ratio, c.kl_at_least, read, kMargin);
     };
     double low = result_.price > 0 ? result_.price : first_price(), high = low;
     if (good(low)) {
@@ -267,7 +272,7 @@ class Tuner {
     m.top1_agreement = a.top1_agreement;
     m.kl_mean = a.kl_mean;
     m.weight_bytes_fraction = a.weight_bytes_fraction;
-    result_.within_budget = o_.budget.kind == TuneBudget::Kind::Bytes ? true : meets(a);
+    result_.within_budget = o_.budget.kind == TuneBudget::Kind::Bytes || meets(a.perplexity_ratio, a.kl_mean, 0, 1);
     const WorkTimes times = time_work(reference_, model_, speed_tokens_, o_.prompt, o_.generate, o_.rounds, stage("speed"));
     m.dense_decode = static_cast<double>(o_.generate) / times.dense_decode;
     m.plan_decode = static_cast<double>(o_.generate) / times.plan_decode;
@@ -287,6 +292,7 @@ class Tuner {
   std::vector<TokenId> sensitivity_tokens_, speed_tokens_;
   std::string search_text_, validation_text_;
   std::vector<Candidate> candidates_;
+  std::optional<ReferenceScores> dense_scores_;  // on the search text
   std::optional<GateChoices> gates_;
   std::vector<SitePlan> in_use_;
   TuneResult result_;

@@ -28,8 +28,8 @@ struct TuneOptions {
   std::string bases;                    // a file of bases, for gates; empty: none
   std::int64_t context = 512;           // tokens a window
   std::int64_t sensitivity_tokens = 256;
-  std::int64_t search_tokens = 2048;
-  std::int64_t validation_tokens = 4096;
+  std::int64_t search_tokens = 1536;
+  std::int64_t validation_tokens = 3072;
   std::int64_t rescore = 64;            // outputs of the head scored exactly; 0: none
   std::int64_t prompt = 128, generate = 128;  // the work that must get faster: tokens of a prompt and of its answer
   int rounds = 5;                       // of timing

@@ -25,7 +25,9 @@ Methods:
   graded-noise                as graded-allocated, sensitivity from noise instead of gradients
   graded-rows                 as graded-allocated, each output weighted by its own Fisher information
   graded-centred              as graded-allocated, columns of x - mean
-  graded-shared-rotation      as graded-allocated, in the shared rotation
+  graded-five                 as graded-allocated, with 0, 2, 4, 6 or 8 bits
+  graded-rotation, graded-head-rotation, graded-shared-rotation
+                              as graded-allocated, in rotated bases: every site's own, the head's alone, the stream's
 --head: the output head alone, its arg max certified by bounds or rescored.
 --json: methods that were measured replace those of the same name in FILE, others stay. --redraw: table and plot of FILE alone.
 """
@@ -54,11 +56,14 @@ def all_methods():
     for name, share in (("quarter", 1 / 4), ("half", 1 / 2)):
         made += [Gated(f"gsi-{name}", EPSILONS, share), Gated(f"gsi-paper-{name}", EPSILONS, share, paper=True),
                  OutputAware(f"output-aware-{name}", SAVED, share), Online(f"online-{name}", EPSILONS, share)]
-    made += [Columns("graded", GRADED, coarse=True), Columns("graded-allocated", GRADED, coarse=True, rule="fisher"),
-             Columns("graded-noise", GRADED, coarse=True, rule="noise"),
-             Columns("graded-rows", GRADED, coarse=True, rule="rows"),
-             Columns("graded-centred", GRADED, coarse=True, rule="fisher", centre=True),
-             Columns("graded-shared-rotation", GRADED, "shared", coarse=True, rule="fisher")]
+    made += [Columns("graded", GRADED, grades=(4, 8)), Columns("graded-allocated", GRADED, grades=(4, 8), rule="fisher"),
+             Columns("graded-noise", GRADED, grades=(4, 8), rule="noise"),
+             Columns("graded-rows", GRADED, grades=(4, 8), rule="rows"),
+             Columns("graded-centred", GRADED, grades=(4, 8), rule="fisher", centre=True),
+             Columns("graded-shared-rotation", GRADED, "shared", grades=(4, 8), rule="fisher"),
+             Columns("graded-five", GRADED, grades=(2, 4, 6, 8), rule="fisher"),
+             Columns("graded-head-rotation", GRADED, "head", grades=(4, 8), rule="fisher"),
+             Columns("graded-rotation", GRADED, "site", grades=(4, 8), rule="fisher")]
     return {method.name: method for method in made}
 
 
@@ -74,7 +79,7 @@ def measure(subject, method, paper_windows):
     for setting in method.settings:
         method.set(setting)
         points.append({"setting": setting} | subject.evaluate(method, indices))
-        if method.name.startswith("rotation"):
+        if getattr(method, "basis", None) == "site":
             points[-1]["uncounted_fraction"] = round(points[-1]["fraction"] - points[-1]["helper_fraction"], 4)
         show(method.name, points[-1])
     return points

@@ -27,10 +27,11 @@ def q8(w):
     return (codes * scale).flatten(1)[:, :w.shape[1]].contiguous()
 
 
-def q8_coarse(w):
-    """w with only the upper 4 bits of each Q8_0 code known: the middle of the 16 codes that share them."""
+def q8_upper(w, bits=4):
+    """w with only the upper bits of each Q8_0 code known: the middle of the codes that share them."""
     codes, scale = _codes(w)
-    middle = torch.floor((codes + 128) / 16) * 16 + 7.5 - 128
+    step = 2 ** (8 - bits)
+    middle = torch.floor((codes + 128) / step) * step + (step - 1) / 2 - 128
     return (middle * scale).flatten(1)[:, :w.shape[1]].contiguous()
 
 

@@ -4,7 +4,7 @@ import math
 import torch
 
 from .columns import Columns
-from .formats import BLOCK, Q8_BITS, SCALE_BITS, q8_coarse, q8_scales
+from .formats import BLOCK, Q8_BITS, SCALE_BITS, q8_scales, q8_upper
 from .subject import PIECE
 
 BEST = (16, 64, 256)
@@ -26,7 +26,7 @@ def _coarse_plane(head, hidden, skipped_share):
     """The columns whose |x| is smallest skipped, the others at 4 bits. A row's bound is the smaller of: the sum over blocks of
     scale x (8 x sum of |x| over its coarse columns + 127 x over its skipped ones); and Cauchy-Schwarz with the row's
     norms, stored as halves. Survivors need the codes' lower halves, and both halves of skipped columns."""
-    coarse, scales = q8_coarse(head.weight), q8_scales(head.weight)
+    coarse, scales = q8_upper(head.weight), q8_scales(head.weight)
     error_norm, norm, survivors = (head.weight - coarse).norm(dim=1), head.weight.norm(dim=1), []
     for x in hidden.split(PIECE):
         limit = x.abs().quantile(skipped_share, dim=1, keepdim=True) if skipped_share else -1
@@ -60,7 +60,7 @@ def rescored(subject, positions, fractions):
     """Graded columns at several fractions of the head, then the best N logits exactly: how often the arg max is not
     among them, and the perplexity's ratio when they alone are exact. Not certified."""
     head = subject.head
-    method = Columns("head", fractions, coarse=True)
+    method = Columns("head", fractions, grades=(4, 8))
     method.prepare(_HeadOnly(subject))
     limits = []
     for fraction in fractions:

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 """Quality against weight bytes read per token, for every method of reading less than the whole model: the frontier.
 
-Use: frontier.py --model models/M.gguf [--methods teal,graded-allocated,…] [--windows 8] [--json FILE] [--plot FILE.svg]
-                 [--cache FILE] [--head] [--redraw]
+Use: frontier.py --model models/M.gguf [--methods teal,graded-allocated,…] [--windows 8] [--json FILE]
+                 [--plot FILE.svg] [--cache FILE] [--head] [--redraw]
 Needs: pip install -r tools/requirements.txt, and narrows for its tokenizer.
 
 The reference is the file's model with its weights in Q8_0. A fraction is the mean number of bytes read per token over
 the dense weights' in Q8_0, the head among them: bases, encoders, rotations, column norms, block scales and the dense
 weights of slow paths all count (the norms' and the embedding's row do not: both sides read them). A ratio is
 perplexity over the reference's, on windows of 512 of WikiText-2's test split (tools/wikitext.py), laid out as in
-compare_perplexity.py; everything is calibrated on its valid split (8192 tokens), but for gsi-paper. Arithmetic is float32.
+compare_perplexity.py; everything is calibrated on its valid split (8192 tokens), but for gsi-paper. Arithmetic is
+float32. The fractions that the settings name are met on calibration text; those printed are of the test text.
+
+The error given with a ratio is the standard error of the mean difference of -log p, of few windows and large;
+the KL divergence (dense || method, in nats, every fourth position) orders methods far more surely.
 
 Methods:
   static                      the whole model converted to smaller types
@@ -29,7 +33,8 @@ Methods:
   graded-rotation, graded-head-rotation, graded-shared-rotation
                               as graded-allocated, in rotated bases: every site's own, the head's alone, the stream's
 --head: the output head alone, its arg max certified by bounds or rescored.
---json: methods that were measured replace those of the same name in FILE, others stay. --redraw: table and plot of FILE alone.
+--json: methods that were measured replace those of the same name in FILE, others stay. --redraw: table and plot of
+FILE alone.
 """
 import argparse
 import json
@@ -49,14 +54,16 @@ def all_methods():
     from frontier.columns import Columns, Static
     from frontier.formats import STATIC_TYPES
     from frontier.subspace import Gated, Online, OutputAware, RSparse
-    made = [Static(STATIC_TYPES), Columns("teal", FRACTIONS, norms=False), Columns("teal-allocated", FRACTIONS, rule="fisher")]
+    made = [Static(STATIC_TYPES), Columns("teal", FRACTIONS, norms=False),
+            Columns("teal-allocated", FRACTIONS, rule="fisher")]
     for name, basis in (("rotation", "site"), ("shared-rotation", "shared")):
         made += [Columns(name, FRACTIONS, basis), Columns(f"{name}-allocated", FRACTIONS, basis, rule="fisher")]
     made.append(RSparse("r-sparse", FRACTIONS))
     for name, share in (("quarter", 1 / 4), ("half", 1 / 2)):
         made += [Gated(f"gsi-{name}", EPSILONS, share), Gated(f"gsi-paper-{name}", EPSILONS, share, paper=True),
                  OutputAware(f"output-aware-{name}", SAVED, share), Online(f"online-{name}", EPSILONS, share)]
-    made += [Columns("graded", GRADED, grades=(4, 8)), Columns("graded-allocated", GRADED, grades=(4, 8), rule="fisher"),
+    made += [Columns("graded", GRADED, grades=(4, 8)),
+             Columns("graded-allocated", GRADED, grades=(4, 8), rule="fisher"),
              Columns("graded-noise", GRADED, grades=(4, 8), rule="noise"),
              Columns("graded-rows", GRADED, grades=(4, 8), rule="rows"),
              Columns("graded-centred", GRADED, grades=(4, 8), rule="fisher", centre=True),
@@ -111,16 +118,18 @@ def measure_by_window(subject, method, indices):
 def show(name, p):
     kinds = " ".join(f"{kind} {share:.3f}" for kind, share in p["kinds"].items())
     print(f"{name:24} {p['setting']!s:>9}  fraction {p['fraction']:.4f} (helpers {p['helper_fraction']:.4f})  "
-          f"ratio {p['ratio']:9.4f} ± {p['log_ratio_se']:.4f}  KL {p['kl']:.5f}  top-1 {p['top1']:.3f}   {kinds}", flush=True)
+          f"ratio {p['ratio']:9.4f} ± {p['log_ratio_se']:.4f}  KL {p['kl']:.5f}  "
+          f"top-1 {p['top1']:.3f}   {kinds}", flush=True)
 
 
 def show_head(points):
     for p in points["certified"]:
         what = f"k {p['k']}" if "k" in p else f"skipped {p['skipped']}"
-        print(f"head certified, {p['method']}, {what}: {p['surviving_rows']:.2%} of the rows survive, fraction {p['fraction']}")
+        print(f"head certified, {p['method']}, {what}: {p['surviving_rows']:.2%} of the rows survive, "
+              f"fraction {p['fraction']}")
     for p in points["rescored"]:
-        print(f"head rescored, fraction {p['fraction']:.4f}, best {p['best']}: {p['misses']} misses of {p['positions']}, "
-              f"ratio {p['ratio']}")
+        print(f"head rescored, fraction {p['fraction']:.4f}, best {p['best']}: {p['misses']} misses of "
+              f"{p['positions']}, ratio {p['ratio']}")
 
 
 def main():

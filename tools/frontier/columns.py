@@ -1,7 +1,7 @@
 """Methods that read, token by token, some columns of W or of W in a rotated basis: TEAL, rotations, graded columns.
 
-Of a column no bits, the upper few (4 where nothing else is said) or all 8 of its codes are read; block scales always are.
-The grade minimises x_c² ‖error of that grade in column c‖² + λ_site bits, so each column has a threshold on |x_c| a grade.
+Of a column no bits, the upper few or all 8 of its codes are read; block scales always are. The grade minimises
+x_c² ‖error of that grade in column c‖² + λ_site bits, so each column has a threshold on |x_c| for each grade.
 """
 import torch
 

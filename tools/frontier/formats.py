@@ -48,7 +48,7 @@ def _with_gguf(kind):
 
 
 def _uniform_sub_blocks(w, width, steps):
-    """Signed codes of -steps … steps - 1 with a scale for width weights, itself 8 bits of a half for 256 (Q6_K, Q3_K)."""
+    """Codes of -steps … steps - 1, a scale for width weights, itself 8 bits of a half for 256 (as in Q6_K)."""
     flat = torch.nn.functional.pad(w.flatten(), (0, -w.numel() % 256)).view(-1, 256 // width, width)
     extreme = flat.gather(-1, flat.abs().argmax(-1, keepdim=True))
     scale = -extreme / steps  # the largest falls on the code -steps, which has no positive counterpart

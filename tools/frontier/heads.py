@@ -1,4 +1,4 @@
-"""The output head alone, on hidden states of the dense model: arg max certified by bounds, or rescored without proof."""
+"""The output head alone, on the dense model's hidden states: arg max certified by bounds, or rescored without proof."""
 import math
 
 import torch
@@ -23,9 +23,9 @@ def _survivors(approximate, bound):
 
 
 def _coarse_plane(head, hidden, skipped_share):
-    """The columns whose |x| is smallest skipped, the others at 4 bits. A row's bound is the smaller of: the sum over blocks of
-    scale x (8 x sum of |x| over its coarse columns + 127 x over its skipped ones); and Cauchy-Schwarz with the row's
-    norms, stored as halves. Survivors need the codes' lower halves, and both halves of skipped columns."""
+    """The columns whose |x| is smallest skipped, the others at 4 bits. A row's bound is the smaller of: the sum over
+    blocks of scale x (8 x sum of |x| over its coarse columns + 127 x over its skipped ones); and Cauchy-Schwarz with
+    the row's norms, stored as halves. Survivors need the codes' lower halves, and both halves of skipped columns."""
     coarse, scales = q8_upper(head.weight), q8_scales(head.weight)
     error_norm, norm, survivors = (head.weight - coarse).norm(dim=1), head.weight.norm(dim=1), []
     for x in hidden.split(PIECE):

@@ -1,5 +1,5 @@
-"""The frontier as an SVG: fractions of the dense bytes across; upwards, on log scales, perplexity ratio - 1 and below it
-the KL divergence, which few windows measure far more precisely."""
+"""The frontier as an SVG: fractions of the dense bytes across; upwards, on log scales, perplexity ratio - 1 and, in the
+lower panel, the KL divergence, which few windows measure far more precisely."""
 try:
     import matplotlib
     matplotlib.use("svg")

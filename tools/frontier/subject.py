@@ -247,7 +247,7 @@ class Subject:
             site.sample = torch.cat(site.sample)
 
     def _fisher(self):
-        """Mean squared gradient of the log-likelihood of tokens that the model itself draws, for an output of a site."""
+        """Mean squared gradient of the log-likelihood of tokens that the model draws, for an output of a site."""
         generator = torch.Generator().manual_seed(1)
         for site in self.sites:
             site.fisher_rows = torch.zeros(site.rows)
@@ -276,7 +276,7 @@ class Subject:
             site.fisher = site.fisher_rows.mean().item()
 
     def _noise(self):
-        """The same from a forward pass alone: 2 KL / (variance x outputs) with noise at one site. Its size goes by the
+        """The same from forward passes alone: 2 KL / (variance x outputs) with noise at one site. Its size goes by the
         median over tokens of the output's rms: one token with massive activations would set the mean."""
         window = self.calibration[0][:NOISE_TOKENS]
         generator = torch.Generator().manual_seed(2)

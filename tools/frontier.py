@@ -39,6 +39,7 @@ FILE alone.
 import argparse
 import json
 import pathlib
+import re
 import sys
 import time
 
@@ -115,6 +116,12 @@ def measure_by_window(subject, method, indices):
     return points
 
 
+def as_text(stored):
+    """JSON, a line for each point."""
+    text = json.dumps(stored, indent=1)
+    return re.sub(r"\{[^{}]*(\{[^{}]*\}[^{}]*)?\}", lambda m: re.sub(r"\s*\n\s*", " ", m[0]), text) + "\n"
+
+
 def show(name, p):
     kinds = " ".join(f"{kind} {share:.3f}" for kind, share in p["kinds"].items())
     print(f"{name:24} {p['setting']!s:>9}  fraction {p['fraction']:.4f} (helpers {p['helper_fraction']:.4f})  "
@@ -183,7 +190,7 @@ def measure_all(a, stored, result):
 
     def keep():
         if a.json:
-            a.json.write_text(json.dumps(stored, indent=1) + "\n")
+            a.json.write_text(as_text(stored))
 
     begin = time.monotonic()
     subject = Subject(a.model, a.narrows, a.windows, (a.valid, a.test))

@@ -144,6 +144,7 @@ def main():
     parser.add_argument("--model", required=True, help="GGUF file")
     parser.add_argument("--methods", help="names separated by commas, or none (default: all)")
     parser.add_argument("--windows", type=int, default=8, help="test windows of 512 (default: 8)")
+    parser.add_argument("--thin", action="store_true", help="every second setting of each method")
     parser.add_argument("--paper-windows", type=int, default=2, help="for gsi-paper (default: 2)")
     parser.add_argument("--head", action="store_true", help="study the head alone as well")
     parser.add_argument("--head-positions", type=int, default=10000)
@@ -192,6 +193,8 @@ def measure_all(a, stored, result):
         if a.json:
             a.json.write_text(as_text(stored))
 
+    for method in methods.values():
+        method.settings = list(method.settings)[::2 if a.thin else 1]
     begin = time.monotonic()
     subject = Subject(a.model, a.narrows, a.windows, (a.valid, a.test))
     subject.calibrate(a.cache)

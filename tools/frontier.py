@@ -32,6 +32,7 @@ Methods:
   graded-five                 as graded-allocated, with 0, 2, 4, 6 or 8 bits
   graded-rotation, graded-head-rotation, graded-shared-rotation
                               as graded-allocated, in rotated bases: every site's own, the head's alone, the stream's
+  graded-five-head-rotation   both
 --head: the output head alone, its arg max certified by bounds or rescored.
 --json: methods that were measured replace those of the same name in FILE, others stay. --redraw: table and plot of
 FILE alone.
@@ -70,6 +71,7 @@ def all_methods():
              Columns("graded-centred", GRADED, grades=(4, 8), rule="fisher", centre=True),
              Columns("graded-shared-rotation", GRADED, "shared", grades=(4, 8), rule="fisher"),
              Columns("graded-five", GRADED, grades=(2, 4, 6, 8), rule="fisher"),
+             Columns("graded-five-head-rotation", GRADED, "head", grades=(2, 4, 6, 8), rule="fisher"),
              Columns("graded-head-rotation", GRADED, "head", grades=(4, 8), rule="fisher"),
              Columns("graded-rotation", GRADED, "site", grades=(4, 8), rule="fisher")]
     return {method.name: method for method in made}

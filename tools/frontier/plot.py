@@ -26,6 +26,7 @@ STYLES = {
     "graded-rows": ("tab:brown", "-", "^"), "graded-centred": ("tab:brown", "--", "x"),
     "graded-shared-rotation": ("tab:gray", "--", "D"), "graded-rotation": ("tab:green", ":", "s"),
     "graded-head-rotation": ("black", "-", "D"), "graded-five": ("magenta", "-", "."),
+    "graded-five-head-rotation": ("magenta", "--", "D"),
 }
 
 

@@ -192,7 +192,8 @@ class RSparse:
                     best = error, rank, limit
             _, site.rank, site.limit = best
             basis = site.right[:, :site.rank]
-            site.encoder, site.decoder = q8(basis.T.contiguous()), q8(site.weight @ basis) if site.rank else None
+            if site.rank:
+                site.encoder, site.decoder = q8(basis.T.contiguous()), q8(site.weight @ basis)
 
     def forward(self, site, x):
         large = x.abs() > site.limit

@@ -44,7 +44,8 @@ class Case(unittest.TestCase):
         return path
 
 
-COMMANDS = ["run", "info", "tokenize", "logits", "eval", "bench", "quantize", "gsi-report"]
+COMMANDS = ["run", "info", "tokenize", "logits", "eval", "bench", "quantize", "calibrate", "gsi-report",
+            "tune"]
 
 
 class Help(Case):
@@ -540,6 +541,62 @@ class GsiReport(Case):
             self.assertEqual(process.wait(timeout=60), -signal.SIGTERM)
         self.assertEqual(os.listdir(self.temporary), [])
         self.assertEqual(os.listdir(os.path.dirname(page)), [])
+
+
+class Methods(Case):
+    TINY = os.path.join(SOURCE, "tests/data/models/llama-bias.gguf")
+
+    def setUp(self):
+        self.text = self.file(" ".join(f"{n * n % 9973:x}{chr(97 + n % 26)}" for n in range(600)).encode())
+
+    def calibrated(self, *flags):
+        bases = os.path.join(self.folder(), "bases.gguf")
+        report = json.loads(self.ok("calibrate", "-m", self.TINY, "-f", self.text, "-o", bases, "--json", *flags))
+        return bases, report
+
+    def test_calibrate(self):
+        bases, report = self.calibrated("--method", "cascade", "-k", "16,down=8,head=0")
+        self.assertEqual([s["site"] for s in report["sites"]][:4], ["blk.0.qkv", "blk.0.o", "blk.0.up", "blk.0.down"])
+        self.assertEqual(len(report["sites"]), 8)
+        for key in ["svd_seconds", "svd_flops", "similarity", "storage_overhead", "peak_bytes", "seconds"]:
+            self.assertIn(key, report)
+        bases, _ = self.calibrated()
+        evaluate = ["eval", "-m", self.TINY, "-f", self.text, "-c", "100", "--max-tokens", "300", "--json"]
+        dense = json.loads(self.ok(*evaluate))["perplexity"]
+        shut = json.loads(self.ok(*evaluate, "--gsi", bases, "--eps", "0", "--reference", self.TINY))
+        self.assertEqual((shut["perplexity"], shut["weight_bytes_fraction"]), (dense, 1))
+        static = json.loads(self.ok(*evaluate, "--gsi", bases, "--eps", "inf", "--k", "8"))
+        self.assertNotEqual(static["perplexity"], dense)
+        self.ok("calibrate", "-m", self.TINY, "-f", self.text, "-o", bases)  # the table
+
+    def test_refusals(self):
+        bases, _ = self.calibrated()
+        folder = self.folder()
+        none = os.path.join(folder, "none.gguf")
+        calibrate = ["calibrate", "-m", self.TINY, "-o", none, "-f"]
+        self.refused(1, "expected at least k", *calibrate, self.file(b"a few"))
+        self.refused(1, "no tokens", *calibrate, self.file(b""))
+        self.refused(1, "sites: .*found attn", *calibrate, self.text, "--sites", "attn")
+        self.refused(2, "-k: expected", *calibrate, self.text, "-k", "many")
+        self.refused(2, "--method", *calibrate, self.text, "--method", "best")
+        run_it = ["eval", "-f", self.text, "-m"]
+        other = os.path.join(SOURCE, "tests/data/models/llama-gqa.gguf")
+        self.refused(1, "made for llama-bias.gguf", *run_it, other, "--gsi", bases)
+        self.refused(1, "not a file of bases", *run_it, self.TINY, "--gsi", self.TINY)
+        self.refused(1, "directions of the file", *run_it, self.TINY, "--gsi", bases, "--k", "5000")
+        self.refused(2, "--eps", *run_it, self.TINY, "--gsi", bases, "--eps", "-1")
+        self.refused(2, "need --gsi", *run_it, self.TINY, "--eps", "0.1")
+        self.refused(2, "exclude each other", *run_it, self.TINY, "--gsi", bases, "--plan", "p.json")
+        self.refused(1, "p.json: cannot open", *run_it, self.TINY, "--plan", os.path.join(folder, "p.json"))
+        self.refused(1, "not a plan", *run_it, self.TINY, "--plan", self.text)
+        tune = ["tune", "-m", self.TINY, "-f", self.text, "-o", os.path.join(folder, "plan.json")]
+        self.refused(2, "--budget: expected", *tune, "--budget", "speed=2")
+        self.refused(2, "--budget: expected a number", *tune, "--budget", "ppl=low")
+        self.refused(1, "above 1", *tune, "--budget", "ppl=0.5")
+        self.refused(1, "expected at least", *tune)
+        self.refused(1, "quantize it first", *tune, "--sensitivity-tokens", "16", "--search-tokens", "16",
+                     "--validation-tokens", "16", "-p", "4", "-n", "4")
+        self.assertEqual(os.listdir(folder), [])
 
 
 class Example(Case):

@@ -83,6 +83,17 @@ HWY_INLINE VI Broadcast4(const std::int8_t* q) {
 // Sixteen partial sums (in one, two or four vectors) added up by a fixed tree: i with i + 8, + 4, + 2, + 1.
 template <std::size_t kParts>
 HWY_INLINE float Reduce16(const VF (&parts)[kParts]) {
+#if HWY_TARGET <= HWY_AVX2  // the same tree in registers
+#if HWY_TARGET <= HWY_AVX3
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(parts[0].raw),
+                                     _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(parts[0].raw), 1)));
+#else
+  const __m256 eight = _mm256_add_ps(parts[0].raw, parts[1].raw);
+#endif
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+#endif
   alignas(64) float lanes[16];
   for (std::size_t i = 0; i < kParts; ++i) hn::Store(parts[i], DF(), lanes + i * (16 / kParts));
   for (int half = 8; half > 0; half /= 2)

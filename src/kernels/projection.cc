@@ -46,9 +46,12 @@ struct Q8Row {
     const std::byte* block = row + c / 32 * 34;
     std::uint16_t bits;
     std::memcpy(&bits, block, 2);
+    // The scale in every lane, by the conversion of vectors.
+    const hn::Rebind<hwy::float16_t, DF> d16;
+    const VF scale = hn::PromoteTo(DF(), hn::BitCast(d16, hn::Set(hn::RebindToUnsigned<decltype(d16)>(), bits)));
     const hn::Rebind<std::int8_t, DF> d8;
     const auto codes = hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(block + 2) + c % 32);
-    return hn::Mul(hn::ConvertTo(DF(), hn::PromoteTo(DI(), codes)), hn::Set(DF(), f16_to_f32(bits)));
+    return hn::Mul(hn::ConvertTo(DF(), hn::PromoteTo(DI(), codes)), scale);
   }
 };
 

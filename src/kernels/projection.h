@@ -11,7 +11,7 @@
 namespace narrows {
 
 // Basis vectors that share a partial sum of the span. A constant, so that threads change no bit.
-inline constexpr std::int64_t kProjectionGroup = 32;
+inline constexpr std::int64_t kProjectionGroup = 64;
 inline std::int64_t projection_groups(std::int64_t k) { return (k + kProjectionGroup - 1) / kProjectionGroup; }
 
 // Rows of F32, F16, BF16 or Q8_0 as stored (w.data).

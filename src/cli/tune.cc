@@ -155,7 +155,7 @@ void add_tune(CLI::App& program) {
                    "ppl=RATIO of perplexities (default ppl=1.02), kl=NATS, or bytes=FRACTION of the dense weights to read")
       ->type_name("BUDGET");
   command->add_option("--gsi", t.bases, "Bases (narrows calibrate): consider gated sites too")->type_name("FILE");
-  command->add_option("--rescore", t.rescore, "Outputs of the head that are scored exactly (default 64); 0: none")
+  command->add_option("--rescore", t.rescore, "Outputs of the head that are scored exactly (default 256); 0: none")
       ->type_name("N")
       ->check(range(0, 1 << 20));
   command->add_option("-c,--ctx,--ctx-size", t.context, "Tokens a window (default 512)")->type_name("N")->check(range(2, kUnbounded));

@@ -30,7 +30,7 @@ struct TuneOptions {
   std::int64_t sensitivity_tokens = 256;
   std::int64_t search_tokens = 1536;
   std::int64_t validation_tokens = 3072;
-  std::int64_t rescore = 64;            // outputs of the head scored exactly; 0: none
+  std::int64_t rescore = 256;           // outputs of the head scored exactly; 0: none
   std::int64_t prompt = 128, generate = 128;  // the work that must get faster: tokens of a prompt and of its answer
   int rounds = 5;                       // of timing
   bool force = false;                   // keep every graded site and give a plan even if it is not faster

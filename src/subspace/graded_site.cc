@@ -124,11 +124,11 @@ std::size_t GradedSite::bytes_read() const {
 }
 
 void GradedSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) {
-  std::int64_t partials = 0, units = 0, sum_rows = 0;
+  std::int64_t partials = 0, units = 0, strips = 0;
   for (const GradedMatrix& m : matrices_) {
     partials += m.partials();
     units += m.units();
-    sum_rows += (m.rows + GradedMatrix::kStripRows - 1) / GradedMatrix::kStripRows;
+    strips += m.strips();
   }
   const std::int64_t together = std::max<std::int64_t>(kPartialBytes / (partials * 4), 1);
   float* sums = room(scratch.outputs, partials * std::min(together, rows));
@@ -166,8 +166,8 @@ void GradedSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, s
                      graded_units(matrices_[i], part, tokens, {0, count}, own);
                    });
     });
-    pool.share(sum_rows, count == 1 ? 16 : 1, [&](int, Range range) {
-      for_matrices(range, [](const GradedMatrix& m) { return (m.rows + GradedMatrix::kStripRows - 1) / GradedMatrix::kStripRows; },
+    pool.share(strips, count == 1 ? 16 : 1, [&](int, Range range) {
+      for_matrices(range, [](const GradedMatrix& m) { return m.strips(); },
                    [&](std::size_t i, Range part, float* own, std::int64_t row) {
                      const GradedMatrix& m = matrices_[i];
                      graded_sum(m, {part.begin * GradedMatrix::kStripRows, std::min(part.end * GradedMatrix::kStripRows, m.rows)},

@@ -8,6 +8,7 @@
 #include "formats/requantize.h"
 #include "formats/temp_dir.h"
 #include "model/model_file.h"
+#include "model/tiny_models.h"
 #include "narrows/narrows.h"
 #include "plan/tuner.h"
 #include "subspace/calibrate.h"
@@ -18,18 +19,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-
-std::string tiny(const std::string& name) { return std::string(NARROWS_TEST_DATA) + "/models/" + name + ".gguf"; }
-
-std::string some_text(int words) {
-  std::string text;
-  std::mt19937 random(3);
-  for (int i = 0; i < words; ++i) {
-    for (unsigned n = 1 + random() % 6; n > 0; --n) text += static_cast<char>('a' + random() % 26);
-    text += ' ';
-  }
-  return text;
-}
 
 TuneOptions quick() {
   TuneOptions o;

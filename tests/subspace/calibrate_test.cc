@@ -10,6 +10,7 @@
 
 #include "formats/temp_dir.h"
 #include "model/model_file.h"
+#include "model/tiny_models.h"
 #include "narrows/narrows.h"
 #include "subspace/apply_gsi.h"
 #include "subspace/calibrate.h"
@@ -20,23 +21,11 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-std::string tiny(const std::string& name) { return std::string(NARROWS_TEST_DATA) + "/models/" + name + ".gguf"; }
-
 CalibrateOptions windows(std::int64_t window, std::int64_t max_tokens) {
   CalibrateOptions options;
   options.window = window;
   options.max_tokens = max_tokens;
   return options;
-}
-
-std::string some_text(int words) {
-  std::string text;
-  std::mt19937 random(3);
-  for (int i = 0; i < words; ++i) {
-    for (unsigned n = 1 + random() % 6; n > 0; --n) text += static_cast<char>('a' + random() % 26);
-    text += ' ';
-  }
-  return text;
 }
 
 std::vector<float> logits(const std::shared_ptr<Model>& model, std::span<const TokenId> ids, std::size_t piece) {

@@ -12,7 +12,7 @@
 #include "subspace/apply_gsi.h"
 #include "subspace/basis.h"
 #include "subspace/cascade.h"
-#include "subspace/layer_walk.h"
+#include "generate/layer_walk.h"
 #include "subspace/linear_algebra.h"
 #include "subspace/observed_site.h"
 

@@ -1,4 +1,4 @@
-#include "subspace/layer_walk.h"
+#include "generate/layer_walk.h"
 
 #include <algorithm>
 #include <numeric>

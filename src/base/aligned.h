@@ -45,6 +45,13 @@ struct AlignedAllocator {
 template <typename T>
 using AlignedVector = std::vector<T, AlignedAllocator<T>>;
 
+// A buffer that only grows: at least n elements of it.
+template <typename T, typename N>
+T* room(AlignedVector<T>& buffer, N n) {
+  if (buffer.size() < static_cast<std::size_t>(n)) buffer.resize(static_cast<std::size_t>(n));
+  return buffer.data();
+}
+
 // A large uninitialised block.
 class LargeBuffer {
  public:

@@ -121,6 +121,7 @@ void run(TuneCommand& o) {
   o.options.budget = parse_budget(o.budget);
   if (!o.model.gsi.path.empty() || !o.model.plan.empty()) throw UsageError("tune: --plan: expected a dense model");
   const std::string text = read_file(o.file);
+  if (!o.options.bases.empty()) o.options.bases = std::filesystem::absolute(o.options.bases).lexically_normal();  // for the plan
   const auto model = o.model.load(), reference = o.model.load();
   std::optional<Progress> bar;
   std::string shown;
@@ -154,7 +155,7 @@ void add_tune(CLI::App& program) {
       ->add_option("--budget", o->budget,
                    "ppl=RATIO of perplexities (default ppl=1.02), kl=NATS, or bytes=FRACTION of the dense weights to read")
       ->type_name("BUDGET");
-  command->add_option("--gsi", t.bases, "Bases (narrows calibrate): consider gated sites too")->type_name("FILE");
+  command->add_option("--gsi", t.bases, "Bases (narrows calibrate): consider gated sites, and graded ones in a rotated basis")->type_name("FILE");
   command->add_option("--rescore", t.rescore, "Outputs of the head that are scored exactly (default 256); 0: none")
       ->type_name("N")
       ->check(range(0, 1 << 20));

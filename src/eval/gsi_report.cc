@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <optional>
 
@@ -23,7 +24,7 @@ constexpr std::int64_t kCalibrationCost =
     3;  // a token's calibration against its evaluation, for progress alone
 constexpr float kNoGate = std::numeric_limits<float>::infinity();
 
-std::string file_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
+std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 
 // Gates in the model as long as this lives.
 class Gates {
@@ -32,13 +33,13 @@ class Gates {
     try {
       apply_gsi(model, options);
     } catch (...) {
-      remove_gates(model);
+      make_dense(loaded(model));
       throw;
     }
   }
   Gates(const Gates&) = delete;
   Gates& operator=(const Gates&) = delete;
-  ~Gates() { remove_gates(model_); }
+  ~Gates() { make_dense(loaded(model_)); }
   void set_epsilon(float epsilon) {
     for (const NamedGate& gate : gated_sites(model_)) gate.site->set_epsilon(epsilon);
   }

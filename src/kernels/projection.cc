@@ -92,12 +92,12 @@ HWY_INLINE void ProjectRows(const std::byte* HWY_RESTRICT row, std::int64_t stri
           acc[r][t][p] = hn::MulAdd(hn::LoadU(df, tail[r] + p * kLanes), hn::LoadU(df, last + p * kLanes), acc[r][t][p]);
       }
     }
+  for (int r = 0; r < kRows; ++r)
+    for (int t = 0; t < kTokens; ++t) g[t * g_stride + r] = Reduce16(acc[r][t]);
+  if (!span) return;
   VF coefficient[kRows][kTokens];
   for (int r = 0; r < kRows; ++r)
-    for (int t = 0; t < kTokens; ++t) {
-      g[t * g_stride + r] = Reduce16(acc[r][t]);
-      coefficient[r][t] = hn::Set(df, g[t * g_stride + r]);
-    }
+    for (int t = 0; t < kTokens; ++t) coefficient[r][t] = hn::Set(df, g[t * g_stride + r]);
   for (std::int64_t c = 0; c < whole; c += kLanes) {
     VF v[kRows];
     for (int r = 0; r < kRows; ++r) v[r] = R::Load(row + r * stride, c);
@@ -121,17 +121,17 @@ void Groups(const WeightMatrix& basis, Range groups, const float* x, std::int64_
   const std::int64_t k = basis.rows, d = basis.cols;
   const std::size_t stride = row_bytes(R::kType, d);
   for (std::int64_t group = groups.begin; group < groups.end; ++group) {
-    float* sums = span + group * rows * d;
-    for (std::int64_t i = tokens.begin * d; i < tokens.end * d; ++i) sums[i] = 0;
+    float* sums = span ? span + group * rows * d : nullptr;
+    if (span) std::fill(sums + tokens.begin * d, sums + tokens.end * d, 0.0f);
     const std::int64_t end = HWY_MIN((group + 1) * kProjectionGroup, k);
     const auto rows_from = [&]<int kRows>(std::int64_t j) HWY_ATTR {
       const std::int64_t bytes = static_cast<std::int64_t>(stride), next = j + 2 * kRows <= k ? kRows * bytes : 0;
       const std::byte* row = basis.data + j * bytes;
       std::int64_t t = tokens.begin;
       for (; t + 4 <= tokens.end; t += 4)
-        ProjectRows<R, kRows, 4>(row, bytes, d, x + t * x_stride, x_stride, g + t * k + j, k, sums + t * d, next);
+        ProjectRows<R, kRows, 4>(row, bytes, d, x + t * x_stride, x_stride, g + t * k + j, k, span ? sums + t * d : nullptr, next);
       for (; t < tokens.end; ++t)
-        ProjectRows<R, kRows, 1>(row, bytes, d, x + t * x_stride, x_stride, g + t * k + j, k, sums + t * d, next);
+        ProjectRows<R, kRows, 1>(row, bytes, d, x + t * x_stride, x_stride, g + t * k + j, k, span ? sums + t * d : nullptr, next);
     };
     std::int64_t j = group * kProjectionGroup;
     for (; j + 4 <= end; j += 4) rows_from.template operator()<4>(j);

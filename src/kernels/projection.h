@@ -19,7 +19,8 @@ bool can_project(DType dtype);
 
 // For groups [groups.begin, groups.end) and tokens [tokens.begin, tokens.end):
 //   g[t · k + j]                   = basis row j · x[t · x_stride …]
-//   span[(group · rows + t) · d …] = Σ over the group's rows of g · row,   d = basis.cols, `rows` tokens in all
+//   span[(group · rows + t) · d …] = Σ over the group's rows of g · row,   d = basis.cols, `rows` tokens in all;
+//                                    left out if span is nullptr
 void project(const WeightMatrix& basis, Range groups, const float* x, std::int64_t x_stride, Range tokens,
              std::int64_t rows, float* g, float* span);
 

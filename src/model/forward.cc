@@ -6,11 +6,6 @@
 namespace narrows {
 namespace {
 
-float* room(AlignedVector<float>& buffer, std::int64_t n) {
-  if (static_cast<std::int64_t>(buffer.size()) < n) buffer.resize(static_cast<std::size_t>(n));
-  return buffer.data();
-}
-
 // body(row) for every row, shared among the threads where that is worth waking them.
 template <typename Body>
 void for_rows(ThreadPool& pool, std::int64_t rows, Body&& body) {

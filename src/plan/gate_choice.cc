@@ -51,7 +51,7 @@ GateChoices GateChoices::measure(const std::shared_ptr<Model>& model, const std:
            8.0 * static_cast<double>(gate.site->dense_bytes()),
            scale * energies[gate.name] * squared_norm(*gate.site) / static_cast<double>(gate.site->in()), gate.site->counts()});
     }
-    remove_gates(*model);
+    make_dense(loaded(*model));
   }
   return result;
 }

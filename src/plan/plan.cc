@@ -32,6 +32,7 @@ SitePlan read_site(const std::string& name, const Json& json) {
   site.mode = static_cast<SiteMode>(at - kModes.begin());
   if (site.mode == SiteMode::Graded) {
     site.threshold = json.at("threshold");
+    site.rotated = json.value("rotated", false);
     site.rescore = json.value("rescore", std::int64_t{0});
     if (!(site.threshold >= 0) || site.rescore < 0) fail("{}: threshold, rescore: expected 0 or more", name);
   }
@@ -111,6 +112,7 @@ void write_plan(const std::string& path, const Plan& plan) {
   for (const SitePlan& s : plan.sites) {
     Json& site = sites[s.site] = {{"mode", kModes[static_cast<std::size_t>(s.mode)]}};
     if (s.mode == SiteMode::Graded) site["threshold"] = s.threshold;
+    if (s.rotated) site["rotated"] = true;
     if (s.rescore > 0) site["rescore"] = s.rescore;
     if (s.mode == SiteMode::Gated) {
       site["k"] = s.k;
@@ -126,43 +128,42 @@ void write_plan(const std::string& path, const Plan& plan) {
 void apply_sites(LoadedModel& model, const Plan& plan, bool give_back) {
   std::optional<GsiFile> bases;
   std::vector<NamedSite> sites = model.weights().sites();
+  const auto basis_of = [&](const std::string& site) -> const GsiSite& {
+    if (!bases) {
+      bases = GsiFile::open(plan.bases);
+      bases->check_model(model);
+    }
+    const GsiSite* basis = bases->find(site);
+    if (!basis) fail("{}: {}: no basis for this site", plan.bases, site);
+    return *basis;
+  };
   for (const SitePlan& planned : plan.sites) {
     if (planned.mode == SiteMode::Dense) continue;
     const auto at = std::find_if(sites.begin(), sites.end(), [&](const NamedSite& s) { return s.name == planned.site; });
     if (at == sites.end()) fail("{}: the model has no such site", planned.site);
     std::unique_ptr<LinearSite>& site = *at->site;
     if (!dynamic_cast<DenseSite*>(site.get())) fail("{}: the site is not dense any more", planned.site);
-    if (planned.mode == SiteMode::Graded) {
-      if (!can_grade(*site)) fail("{}: its weights are of a type that cannot be graded", planned.site);
-      auto graded = std::make_unique<GradedSite>(std::move(site), planned.threshold, model.pool());
-      if (planned.rescore > 0)
-        site = std::make_unique<RescoredSite>(std::move(graded), planned.rescore);
-      else
-        site = std::move(graded);
-      if (give_back)
-        for (const Linear& map : site->maps())
-          if (map.weight.packed)
-            free_pages(map.weight.packed, static_cast<std::size_t>(map.weight.tiles()) *
-                                              packed_tile_bytes(map.weight.dtype, map.weight.cols));
-    } else {
-      if (!bases) {
-        bases = GsiFile::open(plan.bases);
-        bases->check_model(model);
-      }
-      const GsiSite* basis = bases->find(planned.site);
-      if (!basis) fail("{}: {}: no basis for this site", plan.bases, planned.site);
-      check_gate(*site, basis->basis, basis->images, planned.k);
-      site = std::make_unique<GatedSite>(std::move(site), basis->basis, basis->images, planned.k, planned.epsilon,
-                                         model.pool());
+    if (planned.mode == SiteMode::Gated) {
+      const GsiSite& basis = basis_of(planned.site);
+      check_gate(*site, basis.basis, basis.images, planned.k);
+      site = std::make_unique<GatedSite>(std::move(site), basis.basis, basis.images, planned.k, planned.epsilon, model.pool());
+      continue;
     }
-  }
-}
-
-void remove_sites(LoadedModel& model) {
-  for (const NamedSite& s : model.weights().sites()) {
-    if (auto* rescored = dynamic_cast<RescoredSite*>(s.site->get())) *s.site = rescored->release();
-    if (auto* graded = dynamic_cast<GradedSite*>(s.site->get())) *s.site = graded->release();
-    if (auto* gated = dynamic_cast<GatedSite*>(s.site->get())) *s.site = gated->release();
+    const GsiSite* basis = planned.rotated ? &basis_of(planned.site) : nullptr;
+    if (basis && !can_rotate(*site, *basis))
+      fail("{}: {}: expected a basis of all {} directions with images of a type that can be graded (calibrate -k {} --type q8_0)",
+           plan.bases, planned.site, site->in(), site->in());
+    if (!basis && !can_grade(*site)) fail("{}: its weights are of a type that cannot be graded", planned.site);
+    auto graded = std::make_unique<GradedSite>(std::move(site), planned.threshold, model.pool(), basis);
+    if (planned.rescore > 0)
+      site = std::make_unique<RescoredSite>(std::move(graded), planned.rescore);
+    else
+      site = std::move(graded);
+    if (give_back)
+      for (const Linear& map : site->maps())
+        if (map.weight.packed)
+          free_pages(map.weight.packed, static_cast<std::size_t>(map.weight.tiles()) *
+                                            packed_tile_bytes(map.weight.dtype, map.weight.cols));
   }
 }
 

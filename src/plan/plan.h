@@ -16,6 +16,7 @@ struct SitePlan {
   std::string site;  // "blk.3.up", "head"
   SiteMode mode = SiteMode::Dense;
   double threshold = 0;      // graded: GradedSite's
+  bool rotated = false;      // graded: in the bases' basis
   std::int64_t rescore = 0;  // graded head: outputs computed exactly; 0: none
   std::int64_t k = 0;        // gated
   float epsilon = 0;         // gated
@@ -33,7 +34,7 @@ struct PlanMeasurements {
 struct Plan {
   std::string model, model_name;  // fingerprint and file name
   std::string text;               // fingerprint of the calibration text
-  std::string bases;              // path of the file of bases, if a site is gated
+  std::string bases;              // path of the file of bases, if a site is gated or rotated
   int threads = 0;
   std::string instructions;       // the widest instruction set in use
   PlanMeasurements measured;
@@ -47,8 +48,5 @@ void write_plan(const std::string& path, const Plan& plan);  // whole or not at 
 // Replaces the sites. `give_back` frees the dense copies that graded sites no longer need (the dense sites cannot come
 // back then). Throws Error if the plan was made for another model.
 void apply_sites(LoadedModel& model, const Plan& plan, bool give_back);
-
-// Dense sites again, where they were not given back.
-void remove_sites(LoadedModel& model);
 
 }  // namespace narrows

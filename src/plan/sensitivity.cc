@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "eval/log_softmax.h"
+#include "model/wrapped_site.h"
 #include "narrows/session.h"
 #include "subspace/apply_gsi.h"
 
@@ -14,12 +15,12 @@ namespace narrows {
 namespace {
 
 // Adds noise of a given deviation to what a site gives; with deviation 0 only measures.
-class NoisySite final : public LinearSite {
+class NoisySite final : public WrappedSite {
  public:
   NoisySite(std::unique_ptr<LinearSite> site, float deviation, unsigned seed)
-      : site_(std::move(site)), deviation_(deviation), random_(seed) {}
+      : WrappedSite(std::move(site)), deviation_(deviation), random_(seed) {}
   void apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) override {
-    site_->apply(pool, scratch, x, rows, y);
+    inner().apply(pool, scratch, x, rows, y);
     std::normal_distribution<float> normal;
     for (std::int64_t i = 0; i < rows * out(); ++i) {
       if (deviation_ > 0)
@@ -29,39 +30,13 @@ class NoisySite final : public LinearSite {
     }
     count_ += rows * out();
   }
-  std::int64_t in() const override { return site_->in(); }
-  std::int64_t out() const override { return site_->out(); }
-  std::size_t bytes_read() const override { return site_->bytes_read(); }
-  const std::vector<Linear>& maps() const override { return site_->maps(); }
   double rms() const { return count_ > 0 ? std::sqrt(sum_ / static_cast<double>(count_)) : 0; }
-  std::unique_ptr<LinearSite> release() { return std::move(site_); }
 
  private:
-  std::unique_ptr<LinearSite> site_;
   float deviation_;
   std::minstd_rand random_;
   double sum_ = 0;
   std::int64_t count_ = 0;
-};
-
-// A NoisySite in place of a site, for as long as it lives.
-class Noise {
- public:
-  Noise(std::unique_ptr<LinearSite>& site, float deviation, unsigned seed) : site_(&site) {
-    auto noisy = std::make_unique<NoisySite>(std::move(site), deviation, seed);
-    noisy_ = noisy.get();
-    site = std::move(noisy);
-  }
-  Noise(const Noise&) = delete;
-  Noise(Noise&& other) noexcept : site_(std::exchange(other.site_, nullptr)), noisy_(other.noisy_) {}
-  ~Noise() {
-    if (site_) *site_ = noisy_->release();
-  }
-  double rms() const { return noisy_->rms(); }
-
- private:
-  std::unique_ptr<LinearSite>* site_;
-  NoisySite* noisy_;
 };
 
 }  // namespace
@@ -78,10 +53,10 @@ std::vector<SiteSensitivity> measure_sensitivities(const std::shared_ptr<Model>&
   };
   std::vector<SiteSensitivity> result;
   {
-    std::vector<Noise> measured;
+    std::vector<Wrapping<NoisySite>> measured;
     for (const NamedSite& s : sites) measured.emplace_back(*s.site, 0.0f, 0);
     run(dense);
-    for (std::size_t i = 0; i < sites.size(); ++i) result.push_back({sites[i].name, measured[i].rms(), 0, 0});
+    for (std::size_t i = 0; i < sites.size(); ++i) result.push_back({sites[i].name, measured[i]->rms(), 0, 0});
   }
   ThreadPool pool(model->threads());
   std::vector<double> divergences(tokens.size());
@@ -89,7 +64,7 @@ std::vector<SiteSensitivity> measure_sensitivities(const std::shared_ptr<Model>&
     SiteSensitivity& s = result[i];
     const double deviation = kNoise * s.rms;
     {
-      const Noise noise(*sites[i].site, static_cast<float>(deviation), static_cast<unsigned>(i + 1));
+      const Wrapping<NoisySite> noise(*sites[i].site, static_cast<float>(deviation), static_cast<unsigned>(i + 1));
       run(noisy);
     }
     pool.share(static_cast<std::int64_t>(tokens.size()), 1, [&](int, Range range) {

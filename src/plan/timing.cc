@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "model/wrapped_site.h"
 #include "narrows/session.h"
 #include "subspace/apply_gsi.h"
 
@@ -14,23 +15,15 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-class TimedSite final : public LinearSite {
+class TimedSite final : public WrappedSite {
  public:
-  explicit TimedSite(std::unique_ptr<LinearSite> site) : site_(std::move(site)) {}
+  using WrappedSite::WrappedSite;
   void apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) override {
     const auto start = Clock::now();
-    site_->apply(pool, scratch, x, rows, y);
+    inner().apply(pool, scratch, x, rows, y);
     seconds += seconds_since(start);
   }
-  std::int64_t in() const override { return site_->in(); }
-  std::int64_t out() const override { return site_->out(); }
-  std::size_t bytes_read() const override { return site_->bytes_read(); }
-  const std::vector<Linear>& maps() const override { return site_->maps(); }
-  std::unique_ptr<LinearSite> release() { return std::move(site_); }
   double seconds = 0;
-
- private:
-  std::unique_ptr<LinearSite> site_;
 };
 
 }  // namespace
@@ -41,12 +34,8 @@ std::vector<KindTime> time_sites(const std::shared_ptr<Model>& model, std::span<
   const std::int64_t steps = std::clamp<std::int64_t>(std::ssize(tokens) / 2, 1, 16);
   const std::int64_t prompt = std::clamp<std::int64_t>(std::ssize(tokens) - steps, 1, 64);
   const std::vector<NamedSite> sites = loaded(*model).weights().sites();
-  std::vector<TimedSite*> timed;
-  for (const NamedSite& s : sites) {
-    auto site = std::make_unique<TimedSite>(std::move(*s.site));
-    timed.push_back(site.get());
-    *s.site = std::move(site);
-  }
+  std::vector<Wrapping<TimedSite>> timed;
+  for (const NamedSite& s : sites) timed.emplace_back(*s.site);
   std::vector<KindTime> best(kSiteKindNames.size());
   Session session(model, {.context = prompt + steps});
   for (int pass = 0; pass < kPasses; ++pass) {
@@ -74,7 +63,6 @@ std::vector<KindTime> time_sites(const std::shared_ptr<Model>& model, std::span<
     KindTime& kind = best[static_cast<std::size_t>(sites[i].kind)];
     ++kind.sites;
     kind.bytes += static_cast<double>(timed[i]->bytes_read());
-    *sites[i].site = timed[i]->release();
   }
   for (std::size_t i = 0; i < best.size(); ++i) {
     KindTime& kind = best[i];

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "base/error.h"
 #include "eval/perplexity.h"
@@ -15,11 +16,13 @@
 #include "plan/timing.h"
 #include "subspace/apply_gsi.h"
 #include "subspace/graded_site.h"
+#include "subspace/gsi_file.h"
 
 namespace narrows {
 namespace {
 
 constexpr double kMinGain = 0.01;  // of the stated work's time: less is noise
+constexpr double kMostRotation = 0.05;  // of a site's bytes
 constexpr double kMargin = 0.75;   // of the budget is used on the search text: other text differs
 
 void check(const TuneOptions& o) {
@@ -39,15 +42,14 @@ class Tuner {
     check(o_);
     split(text);
     result_.plan.model = fingerprint(target_.file());
-    result_.plan.model_name = model->path().substr(model->path().find_last_of('/') + 1);
+    result_.plan.model_name = std::filesystem::path(model->path()).filename().string();
     result_.plan.text = fingerprint(text);
     result_.plan.threads = model->threads();
     result_.plan.instructions = dispatch_targets().front();
   }
 
   TuneResult run() {
-    for (const NamedSite& s : target_.weights().sites())
-      if (can_grade(**s.site)) candidates_.push_back({s.name, s.kind, true});
+    find_candidates();
     if (candidates_.empty()) fail("{}: no site has weights of a type that can be graded (quantize it first)", model_->path());
     result_.sensitivities = measure_sensitivities(model_, sensitivity_tokens_, stage("sensitivities"));
     if (!o_.bases.empty()) gates_ = GateChoices::measure(model_, o_.bases, search_text_, result_.sensitivities);
@@ -64,8 +66,23 @@ class Tuner {
   struct Candidate {
     std::string name;
     SiteKind kind;
-    bool kept;
+    bool kept, rotated;
   };
+
+  // A site is rotated if the file of bases allows it and its basis weighs little beside its weights.
+  void find_candidates() {
+    std::optional<GsiFile> bases;
+    if (!o_.bases.empty()) {
+      bases = GsiFile::open(o_.bases);
+      bases->check_model(target_);
+    }
+    for (const NamedSite& s : target_.weights().sites()) {
+      const GsiSite* basis = bases ? bases->find(s.name) : nullptr;
+      const bool rotated = basis && can_rotate(**s.site, *basis) &&
+                           static_cast<double>(basis->basis.bytes_read()) < kMostRotation * static_cast<double>((*s.site)->bytes_read());
+      if (rotated || can_grade(**s.site)) candidates_.push_back({s.name, s.kind, true, rotated});
+    }
+  }
 
   std::function<void(std::int64_t, std::int64_t)> stage(const char* name) const {
     return [this, name](std::int64_t done, std::int64_t total) {
@@ -106,8 +123,9 @@ class Tuner {
       if (!c.kept) continue;
       SitePlan site{.site = c.name, .mode = SiteMode::Graded};
       site.threshold = price / std::max(sensitivity(c.name), 1e-30);
+      site.rotated = c.rotated;
       if (c.kind == SiteKind::Head) site.rescore = o_.rescore;
-      if (gates_)
+      if (gates_ && !c.rotated)
         if (const auto gate = gates_->choose(c.name, price)) site = *gate;
       sites.push_back(site);
     }
@@ -133,7 +151,7 @@ class Tuner {
           if (p.site == s.name) graded->set_threshold(p.threshold);
       }
     } else {
-      remove_sites(target_);
+      make_dense(target_);
       Plan plan = result_.plan;
       plan.bases = o_.bases;
       plan.sites = sites;
@@ -263,7 +281,7 @@ class Tuner {
   void validate() {
     PlanMeasurements& m = result_.plan.measured;
     const std::vector<SitePlan>& sites = result_.plan.sites;
-    if (std::any_of(sites.begin(), sites.end(), [](const SitePlan& s) { return s.mode == SiteMode::Gated; }))
+    if (std::any_of(sites.begin(), sites.end(), [](const SitePlan& s) { return s.mode == SiteMode::Gated || s.rotated; }))
       result_.plan.bases = o_.bases;
     const EvalResult quality = judge(validation_text_, sites, stage("validation"));
     const Agreement& a = *quality.agreement;
@@ -283,7 +301,7 @@ class Tuner {
     result_.dense_work = times.dense_decode + times.dense_prefill;
     result_.plan_work = times.plan_decode + times.plan_prefill;
     result_.faster = !sites.empty() && result_.plan_work < (1 - kMinGain) * result_.dense_work;
-    remove_sites(target_);
+    make_dense(target_);
   }
 
   std::shared_ptr<Model> model_, reference_;
@@ -305,7 +323,7 @@ TuneResult tune(const std::shared_ptr<Model>& model, const std::shared_ptr<Model
   try {
     return Tuner(model, reference, text, options).run();
   } catch (...) {
-    remove_sites(loaded(*model));
+    make_dense(loaded(*model));
     throw;
   }
 }

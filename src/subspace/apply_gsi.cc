@@ -46,9 +46,8 @@ std::vector<NamedGate> gated_sites(Model& model) {
   return gates;
 }
 
-void remove_gates(Model& model) {
-  for (const NamedSite& s : loaded(model).weights().sites())
-    if (auto* gate = dynamic_cast<GatedSite*>(s.site->get())) *s.site = gate->release();
+void make_dense(LoadedModel& model) {
+  for (const NamedSite& s : model.weights().sites()) unwrap(*s.site);
 }
 
 }  // namespace narrows

@@ -19,7 +19,7 @@ struct NamedGate {
 };
 std::vector<NamedGate> gated_sites(Model& model);
 
-// Dense sites again.
-void remove_gates(Model& model);
+// Dense sites again; not after apply_plan(), which gives their memory back.
+void make_dense(LoadedModel& model);
 
 }  // namespace narrows

@@ -4,15 +4,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <map>
 
 #include "base/error.h"
 #include "formats/fingerprint.h"
+#include "generate/layer_walk.h"
 #include "kernels/projection.h"
 #include "subspace/apply_gsi.h"
 #include "subspace/basis.h"
 #include "subspace/cascade.h"
-#include "generate/layer_walk.h"
 #include "subspace/linear_algebra.h"
 #include "subspace/observed_site.h"
 
@@ -204,7 +205,7 @@ CalibrationReport calibrate(Model& model, std::string_view text, const Calibrate
     const int wanted = layer < layers ? layer : -1;
     std::vector<std::pair<const NamedSite*, std::unique_ptr<Collector>>> collectors;
     {
-      std::vector<Observation> observations;
+      std::vector<Wrapping<ObservedSite>> observations;
       for (const NamedSite& s : sites) {
         if (s.layer != wanted) continue;
         const auto before = previous.find(s.kind);
@@ -239,7 +240,7 @@ CalibrationReport calibrate(Model& model, std::string_view text, const Calibrate
 
   GsiSettings settings;
   settings.model = fingerprint(target.file());
-  settings.model_name = model.path().substr(model.path().find_last_of('/') + 1);
+  settings.model_name = std::filesystem::path(model.path()).filename().string();
   settings.text = fingerprint(text);
   settings.tokens = walk.tokens();
   settings.window = options.window;

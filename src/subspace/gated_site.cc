@@ -13,11 +13,6 @@ namespace {
 constexpr std::int64_t kTokensTogether = 64;  // whose spans are held at once
 constexpr std::int64_t kTokenBlock = 16;      // tokens that a thread projects on a group of basis vectors
 
-float* room(AlignedVector<float>& buffer, std::int64_t n) {
-  if (static_cast<std::int64_t>(buffer.size()) < n) buffer.resize(static_cast<std::size_t>(n));
-  return buffer.data();
-}
-
 std::size_t rounded(std::size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
 }  // namespace
@@ -42,8 +37,8 @@ void check_gate(const LinearSite& dense, const WeightMatrix& basis, std::span<co
 
 GatedSite::GatedSite(std::unique_ptr<LinearSite> dense, const WeightMatrix& basis, std::span<const WeightMatrix> images,
                      std::int64_t k, float epsilon, ThreadPool& pool)
-    : dense_(std::move(dense)), epsilon_(epsilon) {
-  check_gate(*dense_, basis, images, k);
+    : WrappedSite(std::move(dense)), epsilon_(epsilon) {
+  check_gate(inner(), basis, images, k);
   const std::size_t basis_bytes = static_cast<std::size_t>(k) * row_bytes(basis.dtype, basis.cols);
   std::size_t bytes = rounded(basis_bytes);
   const auto image_bytes = [&](const WeightMatrix& image) {
@@ -57,7 +52,7 @@ GatedSite::GatedSite(std::unique_ptr<LinearSite> dense, const WeightMatrix& basi
   basis_ = {basis.dtype, k, basis.cols, to, nullptr};
   to += rounded(basis_bytes);
 
-  std::vector<Linear> maps;
+  std::vector<Linear> made;
   AlignedVector<std::byte> cut;  // a quantized image's first k columns, row by row
   for (std::size_t i = 0; i < images.size(); ++i) {
     const WeightMatrix& image = images[i];
@@ -76,10 +71,10 @@ GatedSite::GatedSite(std::unique_ptr<LinearSite> dense, const WeightMatrix& basi
       own.packed = to;
       own.data = nullptr;
     }
-    maps.push_back({own, dense_->maps()[i].bias});
+    made.push_back({own, maps()[i].bias});
     to += rounded(image_bytes(image));
   }
-  images_ = std::make_unique<DenseSite>(std::move(maps));
+  images_ = std::make_unique<DenseSite>(std::move(made));
 }
 
 void GatedSite::set_epsilon(float epsilon) {
@@ -121,7 +116,7 @@ void GatedSite::project_tokens(ThreadPool& pool, SiteScratch& scratch, const flo
 }
 
 void GatedSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) {
-  if (epsilon_ <= 0) return dense_->apply(pool, scratch, x, rows, y);
+  if (epsilon_ <= 0) return inner().apply(pool, scratch, x, rows, y);
   project_tokens(pool, scratch, x, rows);
   fast_.clear();
   slow_.clear();
@@ -132,7 +127,7 @@ void GatedSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, st
     (fast ? fast_ : slow_).push_back(t);
   }
   if (slow_.empty()) return images_->apply(pool, scratch, scratch.projected.data(), rows, y);
-  if (fast_.empty()) return dense_->apply(pool, scratch, x, rows, y);
+  if (fast_.empty()) return inner().apply(pool, scratch, x, rows, y);
 
   // Both paths: each on its tokens alone.
   const auto divide = [&](LinearSite& site, const std::vector<std::int64_t>& tokens, const float* from) {
@@ -146,7 +141,7 @@ void GatedSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, st
       std::copy_n(outputs + i * out(), out(), y + tokens[static_cast<std::size_t>(i)] * out());
   };
   divide(*images_, fast_, scratch.projected.data());
-  divide(*dense_, slow_, x);
+  divide(inner(), slow_, x);
 }
 
 }  // namespace narrows

@@ -8,7 +8,7 @@
 #include <memory>
 #include <span>
 
-#include "model/linear_site.h"
+#include "model/wrapped_site.h"
 #include "subspace/gate_counts.h"
 
 namespace narrows {
@@ -16,7 +16,7 @@ namespace narrows {
 // Throws Error if a gated site cannot be made of these; see the constructor.
 void check_gate(const LinearSite& dense, const WeightMatrix& basis, std::span<const WeightMatrix> images, std::int64_t k);
 
-class GatedSite final : public LinearSite {
+class GatedSite final : public WrappedSite {
  public:
   // basis: Vᵀ, [≥ k][in] as stored row by row, F32, F16, BF16 or Q8_0. images: M of each map, [its rows][≥ k]. Both are
   // copied, cut to the first k directions; k is a multiple of 32 where images are Q8_0.
@@ -26,27 +26,20 @@ class GatedSite final : public LinearSite {
             std::int64_t k, float epsilon, ThreadPool& pool);
 
   void apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) override;
-  std::int64_t in() const override { return dense_->in(); }
-  std::int64_t out() const override { return dense_->out(); }
   // V, M in the measure of the fast path's share so far, W in that of the slow one's; before the first token: V and W.
   std::size_t bytes_read() const override;
-  const std::vector<Linear>& maps() const override { return dense_->maps(); }
 
   std::int64_t k() const { return basis_.rows; }
   float epsilon() const { return epsilon_; }
   std::size_t basis_bytes() const { return basis_.bytes_read(); }
   std::size_t image_bytes() const { return images_->bytes_read(); }
-  std::size_t dense_bytes() const { return dense_->bytes_read(); }
+  std::size_t dense_bytes() const { return inner().bytes_read(); }
   const GateCounts& counts() const { return counts_; }
   void set_epsilon(float epsilon);  // clears the counts
-
-  // The dense site back; this one must not be used any more.
-  std::unique_ptr<LinearSite> release() { return std::move(dense_); }
 
  private:
   void project_tokens(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows);
 
-  std::unique_ptr<LinearSite> dense_;
   LargeBuffer storage_{0};  // of basis and images
   WeightMatrix basis_;
   std::unique_ptr<DenseSite> images_;

@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "base/error.h"
+#include "kernels/projection.h"
+#include "subspace/gated_site.h"
 
 namespace narrows {
 namespace {
@@ -22,10 +24,7 @@ GradedSplit split_of(DType dtype) {
   }
 }
 
-float* room(AlignedVector<float>& buffer, std::int64_t n) {
-  if (static_cast<std::int64_t>(buffer.size()) < n) buffer.resize(static_cast<std::size_t>(n));
-  return buffer.data();
-}
+bool is_gradable(const WeightMatrix& w) { return graded_layout(w.dtype, split_of(w.dtype)).has_value(); }
 
 // Adds Σ over rows of w² - (w - coarse)² and of (w - coarse)² to the columns' gains. Parts are fixed and added in order:
 // limits do not depend on threads.
@@ -52,19 +51,29 @@ void add_gains(const WeightMatrix& w, const GradedMatrix& m, std::vector<double>
 }  // namespace
 
 bool can_grade(const LinearSite& site) {
-  return std::all_of(site.maps().begin(), site.maps().end(), [](const Linear& map) {
-    return graded_layout(map.weight.dtype, split_of(map.weight.dtype)).has_value();
-  });
+  return std::all_of(site.maps().begin(), site.maps().end(), [](const Linear& map) { return is_gradable(map.weight); });
 }
 
-GradedSite::GradedSite(std::unique_ptr<LinearSite> dense, double threshold, ThreadPool& pool)
-    : dense_(std::move(dense)),
-      coarse_gain_(static_cast<std::size_t>(dense_->in())),
+bool can_rotate(const LinearSite& site, const GsiSite& basis) {
+  return basis.basis.rows == site.in() && basis.basis.cols == site.in() && basis.images.size() == site.maps().size() &&
+         std::all_of(basis.images.begin(), basis.images.end(), is_gradable);
+}
+
+GradedSite::GradedSite(std::unique_ptr<LinearSite> dense, double threshold, ThreadPool& pool, const GsiSite* rotated)
+    : WrappedSite(std::move(dense)),
+      coarse_gain_(static_cast<std::size_t>(in())),
       fine_gain_(coarse_gain_.size()),
       coarse_limit_(coarse_gain_.size()),
       fine_limit_(coarse_gain_.size()) {
-  for (const Linear& map : dense_->maps()) {
-    const WeightMatrix& w = map.weight;
+  if (rotated) {
+    check_gate(inner(), rotated->basis, rotated->images, in());
+    const std::size_t bytes = static_cast<std::size_t>(in()) * row_bytes(rotated->basis.dtype, in());
+    basis_storage_ = LargeBuffer(bytes);
+    std::memcpy(basis_storage_.data(), rotated->basis.data, bytes);
+    basis_ = {rotated->basis.dtype, in(), in(), basis_storage_.data(), nullptr};
+  }
+  for (std::size_t i = 0; i < maps().size(); ++i) {
+    const WeightMatrix& w = rotated ? rotated->images[i] : maps()[i].weight;
     GradedMatrix& m = matrices_.emplace_back(w.dtype, split_of(w.dtype), w.rows, w.cols);
     LargeBuffer& planes = planes_.emplace_back(m.bytes());
     m.data = planes.data();
@@ -90,27 +99,27 @@ void GradedSite::set_threshold(double threshold) {
   tokens_ = coarse_ = fine_ = 0;
 }
 
-double GradedSite::error_variance(const float* x) const {
+double GradedSite::error_variance(const float* coordinates) const {
   double error = 0;
   for (std::size_t c = 0; c < coarse_gain_.size(); ++c) {
-    const double square = double{x[c]} * x[c], missed = fine_gain_[c] * fine_bits_;
-    if (!(std::abs(x[c]) * coarse_limit_[c] > 1))
+    const double x = coordinates[c], square = x * x, missed = fine_gain_[c] * fine_bits_;
+    if (!(std::abs(coordinates[c]) * coarse_limit_[c] > 1))
       error += square * (missed + coarse_gain_[c] * coarse_bits_);
-    else if (!(std::abs(x[c]) * fine_limit_[c] > 1))
+    else if (!(std::abs(coordinates[c]) * fine_limit_[c] > 1))
       error += square * missed;
   }
   return error / static_cast<double>(out());
 }
 
 double GradedSite::coarse_share() const {
-  return tokens_ > 0 ? static_cast<double>(coarse_) / static_cast<double>(tokens_ * in()) : 1;
+  return tokens_ > 0 ? static_cast<double>(coarse_) / static_cast<double>(tokens_ * columns()) : 1;
 }
 double GradedSite::fine_share() const {
-  return tokens_ > 0 ? static_cast<double>(fine_) / static_cast<double>(tokens_ * in()) : 1;
+  return tokens_ > 0 ? static_cast<double>(fine_) / static_cast<double>(tokens_ * columns()) : 1;
 }
 
 std::size_t GradedSite::bytes_read() const {
-  double bytes = 0;
+  double bytes = static_cast<double>(basis_.bytes_read());
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
     const GradedMatrix& m = matrices_[i];
     // Linear in the columns: of the mean, the mean.
@@ -118,12 +127,27 @@ std::size_t GradedSite::bytes_read() const {
     const double all = static_cast<double>(graded_bytes(m, m.cols, 0)) - scales;
     const double exact = static_cast<double>(graded_bytes(m, m.cols, m.cols)) - scales - all;
     bytes += scales + coarse_share() * all + fine_share() * exact;
-    if (dense_->maps()[i].bias) bytes += 4.0 * static_cast<double>(m.rows);
+    if (maps()[i].bias) bytes += 4.0 * static_cast<double>(m.rows);
   }
   return static_cast<std::size_t>(std::llround(bytes));
 }
 
+// Vᵀx of every token in scratch.projected.
+void GradedSite::rotate(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows) {
+  constexpr std::int64_t kTokenBlock = 16;
+  const std::int64_t d = in(), groups = projection_groups(d), blocks = (rows + kTokenBlock - 1) / kTokenBlock;
+  float* g = room(scratch.projected, rows * d);
+  pool.share(groups * blocks, 1, [&](int, Range range) {
+    for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
+      const std::int64_t block = unit / groups, group = unit % groups;
+      project(basis_, {group, group + 1}, x, d, {block * kTokenBlock, std::min((block + 1) * kTokenBlock, rows)}, rows, g,
+              nullptr);
+    }
+  });
+}
+
 void GradedSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) {
+  if (rotated()) rotate(pool, scratch, x, rows);
   std::int64_t partials = 0, units = 0, strips = 0;
   for (const GradedMatrix& m : matrices_) {
     partials += m.partials();
@@ -135,13 +159,13 @@ void GradedSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, s
   GradedTokens& tokens = scratch.graded;
   for (std::int64_t first = 0; first < rows; first += together) {
     const std::int64_t count = std::min(together, rows - first);
-    const float* from = x + first * in();
-    tokens.resize(count, in());
+    const float* from = coordinates(scratch, x, first);
+    tokens.resize(count, columns());
     if (count == 1)
-      choose_grades(from, in(), {0, 1}, coarse_limit_.data(), fine_limit_.data(), tokens);
+      choose_grades(from, columns(), {0, 1}, coarse_limit_.data(), fine_limit_.data(), tokens);
     else
       pool.share(count, 1, [&](int, Range range) {
-        choose_grades(from, in(), range, coarse_limit_.data(), fine_limit_.data(), tokens);
+        choose_grades(from, columns(), range, coarse_limit_.data(), fine_limit_.data(), tokens);
       });
     for (std::int64_t t = 0; t < count; ++t) {
       coarse_ += tokens.coarse_columns(t);
@@ -171,7 +195,7 @@ void GradedSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, s
                    [&](std::size_t i, Range part, float* own, std::int64_t row) {
                      const GradedMatrix& m = matrices_[i];
                      graded_sum(m, {part.begin * GradedMatrix::kStripRows, std::min(part.end * GradedMatrix::kStripRows, m.rows)},
-                                {0, count}, own, dense_->maps()[i].bias, y + first * out() + row, out());
+                                {0, count}, own, maps()[i].bias, y + first * out() + row, out());
                    });
     });
   }
@@ -179,19 +203,19 @@ void GradedSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, s
 }
 
 RescoredSite::RescoredSite(std::unique_ptr<GradedSite> approximate, std::int64_t best)
-    : approximate_(std::move(approximate)), best_(best) {
-  if (approximate_->maps().size() != 1) fail("rescoring: expected a site of one map, found {}", approximate_->maps().size());
+    : WrappedSite(std::move(approximate)), best_(best) {
+  if (maps().size() != 1) fail("rescoring: expected a site of one map, found {}", maps().size());
   if (best < 1) fail("rescoring: expected at least 1 output, found {}", best);
   best_ = std::min(best, out());
 }
 
 std::size_t RescoredSite::bytes_read() const {
   const WeightMatrix& w = maps().front().weight;
-  return approximate_->bytes_read() + static_cast<std::size_t>(best_) * row_bytes(w.dtype, w.cols);
+  return inner().bytes_read() + static_cast<std::size_t>(best_) * row_bytes(w.dtype, w.cols);
 }
 
 void RescoredSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) {
-  approximate_->apply(pool, scratch, x, rows, y);
+  inner().apply(pool, scratch, x, rows, y);
   const Linear& map = maps().front();
   const std::size_t stride = row_bytes(map.weight.dtype, in());
   gathered_.resize(static_cast<std::size_t>(best_) * stride);
@@ -199,7 +223,7 @@ void RescoredSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x,
   for (std::int64_t t = 0; t < rows; ++t) {
     float* outputs = y + t * out();
     const std::vector<std::int64_t> chosen = largest(outputs, out(), best_);
-    const float lowered = static_cast<float>(approximate_->error_variance(x + t * in()) / 2);
+    const float lowered = static_cast<float>(approximate().error_variance(approximate().coordinates(scratch, x, t)) / 2);
     if (lowered > 0)
       for (std::int64_t i = 0; i < out(); ++i) outputs[i] -= lowered;
     for (std::size_t i = 0; i < chosen.size(); ++i) {

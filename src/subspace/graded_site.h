@@ -12,39 +12,48 @@
 #include <vector>
 
 #include "kernels/graded.h"
-#include "model/linear_site.h"
+#include "model/wrapped_site.h"
+#include "subspace/gsi_file.h"
 
 namespace narrows {
 
 // Whether every map of the site is of a type that can be graded.
 bool can_grade(const LinearSite& site);
+// Whether the site can be graded in this basis: all d directions, images of such a type.
+bool can_rotate(const LinearSite& site, const GsiSite& basis);
 
-class GradedSite final : public LinearSite {
+class GradedSite final : public WrappedSite {
  public:
   // threshold = price / sensitivity, at least 0; 0: everything that is not zero is read. The planes are made from the
   // maps as stored; 4-bit types are read whole or not at all. Throws Error if a type cannot be graded.
-  GradedSite(std::unique_ptr<LinearSite> dense, double threshold, ThreadPool& pool);
+  // With `rotated`, columns are those of M = W V and coordinates those of Vᵀx, V square: energy gathers in few columns.
+  // The basis and M are copied; reading V is counted.
+  GradedSite(std::unique_ptr<LinearSite> dense, double threshold, ThreadPool& pool, const GsiSite* rotated = nullptr);
 
   void apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) override;
-  std::int64_t in() const override { return dense_->in(); }
-  std::int64_t out() const override { return dense_->out(); }
   // The mean over the tokens so far; before the first: all columns.
   std::size_t bytes_read() const override;
-  const std::vector<Linear>& maps() const override { return dense_->maps(); }
 
   double threshold() const { return threshold_; }
   void set_threshold(double threshold);  // clears the counts
-  std::size_t dense_bytes() const { return dense_->bytes_read(); }
+  std::size_t dense_bytes() const { return inner().bytes_read(); }
+  bool rotated() const { return basis_.rows > 0; }
+  // What the grades of apply()'s token t were chosen by: its x, or its Vᵀx, which is in the scratch of that call.
+  const float* coordinates(const SiteScratch& scratch, const float* x, std::int64_t t) const {
+    return (rotated() ? scratch.projected.data() : x) + t * columns();
+  }
   // The squared error that a token's grades leave, as a mean over the outputs: Σ x_c² e(c) / outputs.
-  double error_variance(const float* x) const;
+  double error_variance(const float* coordinates) const;
   // Shares of the columns that were read at least coarsely, and exactly, over the tokens so far.
   double coarse_share() const;
   double fine_share() const;
 
-  std::unique_ptr<LinearSite> release() { return std::move(dense_); }
-
  private:
-  std::unique_ptr<LinearSite> dense_;
+  void rotate(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows);
+  std::int64_t columns() const { return static_cast<std::int64_t>(coarse_gain_.size()); }
+
+  LargeBuffer basis_storage_{0};
+  WeightMatrix basis_;  // of a rotated site
   std::vector<LargeBuffer> planes_;
   std::vector<GradedMatrix> matrices_;
   std::vector<double> coarse_gain_, fine_gain_;    // [in]: e_0 - e_1 and e_1, each over the bits that it costs
@@ -58,22 +67,17 @@ class GradedSite final : public LinearSite {
 // anew from the dense weights, with the dense bits. For the head: the likeliest tokens' logits. The other logits carry
 // errors of a known variance σ², which would make their sum of exponentials too large by e^(σ²/2): they are lowered by
 // σ²/2.
-class RescoredSite final : public LinearSite {
+class RescoredSite final : public WrappedSite {
  public:
   RescoredSite(std::unique_ptr<GradedSite> approximate, std::int64_t best);
 
   void apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) override;
-  std::int64_t in() const override { return approximate_->in(); }
-  std::int64_t out() const override { return approximate_->out(); }
   std::size_t bytes_read() const override;
-  const std::vector<Linear>& maps() const override { return approximate_->maps(); }
 
   std::int64_t best() const { return best_; }
-  GradedSite& approximate() { return *approximate_; }
-  std::unique_ptr<GradedSite> release() { return std::move(approximate_); }
+  GradedSite& approximate() const { return static_cast<GradedSite&>(inner()); }
 
  private:
-  std::unique_ptr<GradedSite> approximate_;
   std::int64_t best_;
   AlignedVector<std::byte> gathered_;  // rows of the weights, as stored
 };

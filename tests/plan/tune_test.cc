@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "eval/perplexity.h"
 #include "formats/requantize.h"
 #include "formats/temp_dir.h"
 #include "model/model_file.h"
@@ -13,6 +14,7 @@
 #include "plan/tuner.h"
 #include "subspace/calibrate.h"
 #include "subspace/graded_site.h"
+#include "subspace/gsi_file.h"
 
 namespace narrows {
 namespace {
@@ -112,6 +114,34 @@ TEST_F(Tune, GatesAreConsidered) {
   write_plan(dir_.file("plan.json"), result.plan);
   const auto model = Model::load(model_);
   if (!result.plan.sites.empty()) apply_plan(*model, dir_.file("plan.json"));
+}
+
+TEST_F(Tune, HeadIsRotatedWhereBasesAllowIt) {
+  CalibrateOptions calibration;
+  calibration.window = 64;
+  calibration.sites = {"head"};
+  calibration.k.fill(64);
+  calibration.type = DType::Q8_0;
+  const std::string bases = dir_.file("head.gguf");
+  calibrate(*Model::load(model_), some_text(150), calibration, bases);
+  Plan plan;
+  {
+    const auto model = Model::load(model_);
+    plan.model = GsiFile::open(bases).settings().model;
+    plan.bases = bases;
+    plan.sites = {{.site = "head", .mode = SiteMode::Graded, .threshold = 1e-9, .rotated = true, .rescore = 4}};
+    write_plan(dir_.file("plan.json"), plan);
+  }
+  const Plan read = read_plan(dir_.file("plan.json"));
+  EXPECT_TRUE(read.sites.front().rotated);
+  const auto model = Model::load(model_), reference = Model::load(model_);
+  apply_plan(*model, dir_.file("plan.json"));
+  const Agreement agreement = *evaluate(model, some_text(40), {.context = 64}, reference).agreement;
+  EXPECT_LT(agreement.kl_mean, 1e-2);
+  // A basis with too few directions.
+  calibration.k.fill(32);
+  calibrate(*Model::load(model_), some_text(150), calibration, bases);
+  EXPECT_THAT([&] { apply_plan(*Model::load(model_), dir_.file("plan.json")); }, ThrowsMessage<Error>(HasSubstr("all 64 directions")));
 }
 
 TEST_F(Tune, Errors) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 #include <random>
 
 #include "kernels/dispatch.h"
@@ -124,6 +125,87 @@ TEST(GradedSite, FloatsCannotBeGraded) {
   Site s(64, DType::F16, {16});
   EXPECT_FALSE(can_grade(*s.dense()));
   EXPECT_THROW(s.graded(0), Error);
+}
+
+// A random rotation, as a file of bases would hold it.
+struct Rotation {
+  GsiSite site;
+  AlignedVector<std::byte> basis;
+  std::vector<AlignedVector<std::byte>> images;
+
+  Rotation(Site& s, DType type) {
+    const std::int64_t d = s.d;
+    std::vector<double> v(static_cast<std::size_t>(d * d));  // orthonormal rows, by Gram and Schmidt
+    const Floats start = s.floats(d * d);
+    for (std::int64_t i = 0; i < d; ++i) {
+      double* row = v.data() + i * d;
+      std::copy_n(start.data() + i * d, d, row);
+      for (int twice = 0; twice < 2; ++twice)
+        for (std::int64_t j = 0; j < i; ++j) {
+          const double* other = v.data() + j * d;
+          const double along = std::inner_product(row, row + d, other, 0.0);
+          for (std::int64_t c = 0; c < d; ++c) row[c] -= along * other[c];
+        }
+      const double norm = std::sqrt(std::inner_product(row, row + d, row, 0.0));
+      for (std::int64_t c = 0; c < d; ++c) row[c] /= norm;
+    }
+    const Floats rows(v.begin(), v.end());
+    basis.resize(static_cast<std::size_t>(d) * row_bytes(type, d));
+    quantize(type, rows.data(), basis.data(), d * d);
+    site.basis = {type, d, d, basis.data(), nullptr};
+    for (std::size_t i = 0; i < s.rows.size(); ++i) {
+      const std::int64_t n = s.rows[i];
+      Floats w(static_cast<std::size_t>(n * d)), image(w.size());
+      dequantize(s.type, s.stored[i].data(), w.data(), n * d);
+      for (std::int64_t r = 0; r < n; ++r)
+        for (std::int64_t j = 0; j < d; ++j)
+          image[static_cast<std::size_t>(r * d + j)] = static_cast<float>(std::inner_product(w.data() + r * d, w.data() + (r + 1) * d, v.data() + j * d, 0.0));
+      images.emplace_back(static_cast<std::size_t>(n) * row_bytes(type, d));
+      quantize(type, image.data(), images.back().data(), n * d);
+      site.images.push_back({type, n, d, images.back().data(), nullptr});
+    }
+  }
+};
+
+TEST(GradedSite, Rotated) {
+  for (const std::string& target : dispatch_targets()) {
+    set_dispatch_target(target);
+    Site s(160, DType::F16, {70, 33});  // floats cannot be graded, their images can
+    const Rotation rotation(s, DType::Q8_0);
+    ASSERT_TRUE(can_rotate(*s.dense(), rotation.site));
+    GradedSite site(s.dense(), 0, s.pool, &rotation.site);
+    const Floats x = s.floats(21 * s.d), dense = s.apply(*s.dense(), x), all = s.apply(site, x);
+    EXPECT_LT(distance(all, dense), 2e-2);
+    EXPECT_EQ(site.bytes_read(), 160 * row_bytes(DType::Q8_0, 160) + (128 + 64) * (160 + 160 / 32 * 2) + 4 * (70 + 33));
+    for (std::int64_t t = 0; t < 21; ++t)
+      EXPECT_EQ(s.apply(site, Floats(x.begin() + t * s.d, x.begin() + (t + 1) * s.d)),
+                Floats(all.begin() + t * 103, all.begin() + (t + 1) * 103));
+    // One direction alone: its column alone is read.
+    site.set_threshold(1e-3);
+    Floats along(160);
+    dequantize(DType::Q8_0, rotation.basis.data(), along.data(), 160);
+    EXPECT_LT(distance(s.apply(site, along), s.apply(*s.dense(), along)), 3e-2);
+    EXPECT_LT(site.coarse_share(), 0.02);
+  }
+  set_dispatch_target("");
+  Site s(160, DType::F16, {70}), narrow(64, DType::F16, {70});
+  const Rotation other(narrow, DType::Q8_0);
+  EXPECT_FALSE(can_rotate(*s.dense(), other.site));
+  EXPECT_FALSE(can_rotate(*s.dense(), Rotation(s, DType::F16).site));
+  EXPECT_THROW(GradedSite(s.dense(), 0, s.pool, &other.site), Error);
+}
+
+TEST(RescoredSite, RotatedToo) {
+  Site s(256, DType::Q8_0, {5000});
+  const Rotation rotation(s, DType::Q8_0);
+  RescoredSite site(std::make_unique<GradedSite>(s.dense(), 1e-2, s.pool, &rotation.site), 40);
+  const Floats x = s.floats(3 * s.d), y = s.apply(site, x), dense = s.apply(*s.dense(), x);
+  for (std::int64_t t = 0; t < 3; ++t) {
+    std::int64_t same = 0;
+    for (std::size_t r = 0; r < 5000; ++r) same += y[static_cast<std::size_t>(t) * 5000 + r] == dense[static_cast<std::size_t>(t) * 5000 + r];
+    EXPECT_GE(same, 40);
+    EXPECT_LT(same, 100);
+  }
 }
 
 TEST(RescoredSite, TheBestHaveTheDenseBits) {

@@ -38,7 +38,7 @@ GateChoices GateChoices::measure(const std::shared_ptr<Model>& model, const std:
       energies[s.name] = s.total_energy / static_cast<double>(std::max<std::int64_t>(tokens, 1));
     }
   }
-  for (std::int64_t k = most; k >= 32; k /= 2) {
+  for (std::int64_t k = most; k >= 32; k = k / 64 * 32) {  // images in Q8_0 want multiples of 32
     // A threshold that no ratio is below: dense bits, and every ratio counted.
     apply_gsi(*model, {bases, std::numeric_limits<float>::min(), k});
     evaluate(model, text);

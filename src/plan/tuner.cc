@@ -52,7 +52,7 @@ class Tuner {
     find_candidates();
     if (candidates_.empty()) fail("{}: no site has weights of a type that can be graded (quantize it first)", model_->path());
     result_.sensitivities = measure_sensitivities(model_, sensitivity_tokens_, stage("sensitivities"));
-    if (!o_.bases.empty()) gates_ = GateChoices::measure(model_, o_.bases, search_text_, result_.sensitivities);
+    if (gates_possible_) gates_ = GateChoices::measure(model_, o_.bases, search_text_, result_.sensitivities);
     EvalOptions windows{.context = o_.context};
     dense_scores_.emplace(model_, window_tokens(*model_, search_text_, windows));
     search(stage("search"));
@@ -80,6 +80,7 @@ class Tuner {
       const GsiSite* basis = bases ? bases->find(s.name) : nullptr;
       const bool rotated = basis && can_rotate(**s.site, *basis) &&
                            static_cast<double>(basis->basis.bytes_read()) < kMostRotation * static_cast<double>((*s.site)->bytes_read());
+      gates_possible_ |= basis && !rotated;
       if (rotated || can_grade(**s.site)) candidates_.push_back({s.name, s.kind, true, rotated});
     }
   }
@@ -311,6 +312,7 @@ class Tuner {
   std::string search_text_, validation_text_;
   std::vector<Candidate> candidates_;
   std::optional<ReferenceScores> dense_scores_;  // on the search text
+  bool gates_possible_ = false;  // the file of bases has some that are no rotation
   std::optional<GateChoices> gates_;
   std::vector<SitePlan> in_use_;
   TuneResult result_;

@@ -82,8 +82,14 @@ GradedSite::GradedSite(std::unique_ptr<LinearSite> dense, double threshold, Thre
     coarse_bits_ += static_cast<double>(m.layout.coarse_bits) * static_cast<double>(w.rows);
     fine_bits_ += static_cast<double>(m.layout.fine_bits) * static_cast<double>(w.rows);
   }
-  for (double& gain : coarse_gain_) gain = std::max(gain, 0.0) / coarse_bits_;
-  for (double& gain : fine_gain_) gain = fine_bits_ > 0 ? gain / fine_bits_ : 0;
+  for (std::size_t c = 0; c < coarse_gain_.size(); ++c) {
+    double &coarse = coarse_gain_[c], &fine = fine_gain_[c];
+    const double both = std::max(coarse + fine, 0.0) / (coarse_bits_ + fine_bits_);
+    coarse /= coarse_bits_;
+    fine = fine_bits_ > 0 ? fine / fine_bits_ : 0;
+    // Small codes are worth little in half their bits: such a column is read exactly or not at all.
+    if (fine > coarse) coarse = fine = both;
+  }
   set_threshold(threshold);
 }
 

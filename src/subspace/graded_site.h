@@ -5,6 +5,7 @@
 // (w - w_γ)²: e_0 = Σ w², e_2 = 0. A grade is worth its bytes if the error that it takes away, times what such an error
 // costs (`sensitivity`), exceeds the bits that it reads times a price that is the same for the whole model:
 //   coarse if x_c² (e_0 - e_1) · sensitivity > price · rows · coarse bits,  fine too if x_c² e_1 · … > … fine bits.
+// Where half the bits are worth less than the other half, they go together: skipped, or exact.
 // With the sensitivity of a site in KL divergence per squared error this is reverse water-filling over all columns of
 // all sites. (Magnitude gating of columns: TEAL, arXiv 2408.14690; grades of precision: ours.)
 #pragma once

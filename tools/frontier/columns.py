@@ -60,13 +60,17 @@ class Columns:
         return torch.linalg.eigh(total)[1].flip(1)
 
     def _thresholds(self, site, price):
-        """On x_c², one for each grade: where it is worth more than the one before."""
-        found, bits = [], 0
-        for before, after, grade in zip(site.errors, site.errors[1:], self.grades):
-            gain = before - after
-            limit = torch.where(gain > 0, price * (grade - bits) / gain, torch.inf)
-            found.append(torch.maximum(limit, found[-1]) if found else limit)
-            bits = grade
+        """On x_c², one for each grade: where it is worth more than the one before. Steps that are worth less a bit
+        than those after them are taken together with them (antitonic regression of the gains, column by column)."""
+        bits = (0, *self.grades)
+        errors = site.errors
+        rate = lambda first, last: (errors[first] - errors[last]) / (bits[last] - bits[first])
+        found = []
+        for step in range(len(self.grades)):
+            worth = [torch.stack([rate(first, last) for last in range(step + 1, len(bits))]).amax(0)
+                     for first in range(step + 1)]
+            gain = torch.stack(worth).amin(0)
+            found.append(torch.where(gain > 0, price / gain, torch.inf))
         return found
 
     def _bits(self, energy, limits):

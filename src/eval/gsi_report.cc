@@ -32,6 +32,7 @@ class Gates {
   Gates(Model& model, const GsiOptions& options) : model_(model) {
     try {
       apply_gsi(model, options);
+      for (const NamedGate& gate : gated_sites(model_)) gate.site->measure_ratios();
     } catch (...) {
       make_dense(loaded(model));
       throw;

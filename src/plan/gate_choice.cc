@@ -41,6 +41,7 @@ GateChoices GateChoices::measure(const std::shared_ptr<Model>& model, const std:
   for (std::int64_t k = most; k >= 32; k = k / 64 * 32) {  // images in Q8_0 want multiples of 32
     // A threshold that no ratio is below: dense bits, and every ratio counted.
     apply_gsi(*model, {bases, std::numeric_limits<float>::min(), k});
+    for (const NamedGate& gate : gated_sites(*model)) gate.site->measure_ratios();
     evaluate(model, text);
     for (const NamedGate& gate : gated_sites(*model)) {
       const auto at = std::find_if(sensitivities.begin(), sensitivities.end(),

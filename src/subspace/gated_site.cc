@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/error.h"
 #include "kernels/projection.h"
+#include "subspace/linear_algebra.h"
 
 namespace narrows {
 namespace {
@@ -14,6 +16,26 @@ constexpr std::int64_t kTokensTogether = 64;  // whose spans are held at once
 constexpr std::int64_t kTokenBlock = 16;      // tokens that a thread projects on a group of basis vectors
 
 std::size_t rounded(std::size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
+
+// A bound of ‖VᵀV - I‖₂, from above: the eighth root of the sum of its eigenvalues' eighth powers; and what single precision
+// does to norms.
+double orthogonality_defect(const WeightMatrix& basis) {
+  constexpr double kRounding = 2e-5;
+  const std::int64_t k = basis.rows, d = basis.cols;
+  const auto square = static_cast<std::size_t>(k * k);
+  std::vector<float> v(static_cast<std::size_t>(k * d)), defect(square), second(square);
+  dequantize(basis.dtype, basis.data, v.data(), k * d);
+  gemm(Transpose::No, Transpose::Yes, k, k, d, 1.0f, v.data(), d, v.data(), d, 0.0f, defect.data(), k);
+  for (std::int64_t j = 0; j < k; ++j) defect[static_cast<std::size_t>(j * k + j)] -= 1;
+  double sum = 0;
+  for (int twice = 0; twice < 2; ++twice) {
+    gemm(Transpose::No, Transpose::No, k, k, k, 1.0f, defect.data(), k, defect.data(), k, 0.0f, second.data(), k);
+    defect.swap(second);
+  }
+  for (const float e : defect) sum += double{e} * e;
+  const double bound = std::pow(sum, 1.0 / 8) + kRounding;
+  return std::isfinite(bound) ? bound : std::numeric_limits<double>::infinity();
+}
 
 }  // namespace
 
@@ -75,44 +97,81 @@ GatedSite::GatedSite(std::unique_ptr<LinearSite> dense, const WeightMatrix& basi
     to += rounded(image_bytes(image));
   }
   images_ = std::make_unique<DenseSite>(std::move(made));
+  defect_ = epsilon > 0 ? orthogonality_defect(basis_) : 0;
 }
 
 void GatedSite::set_epsilon(float epsilon) {
   epsilon_ = epsilon;
   counts_.clear();
+  again_ = 0;
 }
 
 std::size_t GatedSite::bytes_read() const {
   if (epsilon_ <= 0) return dense_bytes();
   const double fast = counts_.fast_fraction();
-  return basis_bytes() + static_cast<std::size_t>(std::llround(fast * static_cast<double>(image_bytes()) +
-                                                               (1 - fast) * static_cast<double>(dense_bytes())));
+  const double again = static_cast<double>(again_) / static_cast<double>(std::max<std::int64_t>(counts_.tokens(), 1));
+  return static_cast<std::size_t>(std::llround((1 + again) * static_cast<double>(basis_bytes()) +
+                                               fast * static_cast<double>(image_bytes()) +
+                                               (1 - fast) * static_cast<double>(dense_bytes())));
+}
+
+void GatedSite::project_block(ThreadPool& pool, const float* x, std::int64_t count, float* g, float* span) {
+  const std::int64_t groups = projection_groups(k()), blocks = (count + kTokenBlock - 1) / kTokenBlock;
+  pool.share(groups * blocks, 1, [&](int, Range range) {
+    for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
+      const std::int64_t block = unit / groups, group = unit % groups;
+      project(basis_, {group, group + 1}, x, in(), {block * kTokenBlock, std::min((block + 1) * kTokenBlock, count)}, count, g,
+              span);
+    }
+  });
+}
+
+// g and ρ of tokens, with r computed.
+void GatedSite::explicit_ratios(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* g,
+                                float* ratios) {
+  const std::int64_t d = in(), groups = projection_groups(k());
+  float* span = room(scratch.span, groups * std::min(rows, kTokensTogether) * d);
+  for (std::int64_t first = 0; first < rows; first += kTokensTogether) {
+    const std::int64_t count = std::min(kTokensTogether, rows - first);
+    project_block(pool, x + first * d, count, g + first * k(), span);
+    pool.share(count, 4, [&](int, Range range) {
+      for (std::int64_t t = range.begin; t < range.end; ++t) {
+        const ResidualNorms norms = residual_norms(x + (first + t) * d, span + t * d, count * d, groups, d);
+        ratios[first + t] = norms.whole > 0 ? std::sqrt(norms.residual / norms.whole) : norms.residual;  // x = 0: 0; NaN stays
+      }
+    });
+  }
 }
 
 // g of every token in scratch.projected, ρ in ratios_.
 void GatedSite::project_tokens(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows) {
-  const std::int64_t d = in(), k = basis_.rows, groups = projection_groups(k);
-  float* g = room(scratch.projected, rows * k);
-  float* span = room(scratch.span, groups * std::min(rows, kTokensTogether) * d);
+  const std::int64_t d = in();
+  float* g = room(scratch.projected, rows * k());
   ratios_.resize(static_cast<std::size_t>(rows));
-  for (std::int64_t first = 0; first < rows; first += kTokensTogether) {
-    const std::int64_t count = std::min(kTokensTogether, rows - first);
-    const std::int64_t blocks = (count + kTokenBlock - 1) / kTokenBlock;
-    pool.share(groups * blocks, 1, [&](int, Range range) {
-      for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
-        const std::int64_t block = unit / groups, group = unit % groups;
-        project(basis_, {group, group + 1}, x + first * d, d,
-                {block * kTokenBlock, std::min((block + 1) * kTokenBlock, count)}, count, g + first * k, span);
-      }
-    });
-    pool.share(count, 4, [&](int, Range range) {
-      for (std::int64_t t = range.begin; t < range.end; ++t) {
-        const ResidualNorms norms = residual_norms(x + (first + t) * d, span + t * d, count * d, groups, d);
-        ratios_[static_cast<std::size_t>(first + t)] =
-            norms.whole > 0 ? std::sqrt(norms.residual / norms.whole) : norms.residual;  // x = 0: 0; NaN stays
-      }
-    });
-  }
+  const double wanted = double{epsilon_} * epsilon_;
+  if (measured_ || wanted <= defect_) return explicit_ratios(pool, scratch, x, rows, g, ratios_.data());
+  project_block(pool, x, rows, g, nullptr);
+  pool.share(rows, 4, [&](int, Range range) {
+    for (std::int64_t t = range.begin; t < range.end; ++t) {
+      const double whole = residual_norms(x + t * d, nullptr, 0, 0, d).whole;
+      const double inside = residual_norms(g + t * k(), nullptr, 0, 0, k()).whole / whole;
+      const double square = 1 - inside, doubt = defect_ * inside;
+      const bool sure = square + doubt < wanted || square - doubt >= wanted;  // neither if NaN
+      ratios_[static_cast<std::size_t>(t)] =
+          sure ? static_cast<float>(std::sqrt(std::max(square, 0.0))) : std::numeric_limits<float>::quiet_NaN();
+    }
+  });
+  unsure_.clear();
+  for (std::int64_t t = 0; t < rows; ++t)
+    if (std::isnan(ratios_[static_cast<std::size_t>(t)])) unsure_.push_back(t);
+  if (unsure_.empty()) return;
+  const std::int64_t count = std::ssize(unsure_);
+  again_ += count;
+  float* gathered = room(scratch.gathered, count * d);
+  for (std::int64_t i = 0; i < count; ++i) std::copy_n(x + unsure_[static_cast<std::size_t>(i)] * d, d, gathered + i * d);
+  std::vector<float> ratios(unsure_.size());
+  explicit_ratios(pool, scratch, gathered, count, room(scratch.outputs, count * k()), ratios.data());
+  for (std::size_t i = 0; i < ratios.size(); ++i) ratios_[static_cast<std::size_t>(unsure_[i])] = ratios[i];
 }
 
 void GatedSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) {

@@ -1,5 +1,6 @@
 #include "selection/unit_rows.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -28,15 +29,15 @@ void UnitRows::assign(const float* x, std::int64_t tokens, std::int64_t d, Threa
   tokens_ = tokens;
   d_ = d;
   stride_ = (d + 15) / 16 * 16;
-  values_.assign(static_cast<std::size_t>(tokens * stride_), 0);
+  values_.resize(static_cast<std::size_t>(tokens * stride_));
   std::vector<double> norms(static_cast<std::size_t>(tokens));
   pool.share(tokens, kGrain, [&](int, Range range) {
     for (std::int64_t t = range.begin; t < range.end; ++t) {
       const double length = norms[static_cast<std::size_t>(t)] = norm(x + t * d, d);
-      if (length == 0) continue;
-      const double factor = 1 / length;
+      const double factor = length > 0 ? 1 / length : 0;
       float* to = values_.data() + t * stride_;
       for (std::int64_t i = 0; i < d; ++i) to[i] = static_cast<float>(x[t * d + i] * factor);
+      std::fill(to + d, to + stride_, 0.0f);
     }
   });
   for (std::int64_t t = 0; t < tokens; ++t)

@@ -588,7 +588,7 @@ class AdaReport(Case):
             self.refused(2, pattern, *self.command, *flags)
         self.refused(2, "--file is required", *self.command[:3])
         self.refused(1, "expected at most 256, the context it was trained on, found 9000", *self.command, "-T", "9000", "--html", out)
-        self.refused(1, "the text has 3 tokens: expected at least T, 40", *self.command[:3], "-f", self.file(b"ab"), "-T", "40",
+        self.refused(1, "the text has 2 tokens: expected at least T, 40", *self.command[:3], "-f", self.file(b"ab"), "-T", "40",
                      "--html", out)
         self.refused(1, "cannot create", *self.command, "--html", "/nowhere/report.html")
         self.refused(1, "cannot create", *self.command, "--json", "/nowhere/report.json")

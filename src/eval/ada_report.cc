@@ -50,7 +50,7 @@ class Windows {
     count_ = walk_.windows();
     if (walk_.window_tokens(count_ - 1) < tokens) --count_;
     if (count_ == 0)
-      fail("the text has {} tokens: expected at least T, {}, of them", walk_.window_tokens(0), tokens);
+      fail("the text has {} tokens: expected at least T, {}", walk_.window_tokens(0), tokens);
     before_.resize(static_cast<std::size_t>(count_) * options.tau.size());
     for (const float tau : options.tau) {
       AdaSettingReport& setting = settings_.emplace_back();

@@ -572,6 +572,17 @@ class AdaReport(Case):
         defaults = json.loads(self.ok(*self.command, "-T", "64", "--json", "-"))
         self.assertEqual([s["tau"] for s in defaults["settings"]], [0.2, 0.3, 0.5])
 
+    def test_eval(self):
+        evaluate = ["eval", *self.command[1:], "-c", "64", "--json"]
+        dense, off, sparse = (json.loads(self.ok(*evaluate, *flags)) for flags in
+                              ([], ["--ada", "paper", "--tau", "0"], ["--ada", "paper", "--tau", "0.5"]))
+        self.assertEqual(dense, off)
+        self.assertNotEqual(dense["perplexity"], sparse["perplexity"])
+        self.refused(2, "--tau needs --ada", *evaluate, "--tau", "0.3")
+        self.refused(2, "--tau: .*less than 1", *evaluate, "--ada", "paper", "--tau", "1")
+        self.refused(2, "--ada: .*magic", *evaluate, "--ada", "magic")
+        self.refused(2, "exclude each other", *evaluate, "--ada", "paper", "-ctk", "q8_0")
+
     def test_refusals(self):
         folder = self.folder()
         out = os.path.join(folder, "report.html")

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@
 #include "model/loaded_model.h"
 #include "model/tiny_models.h"
 #include "narrows/narrows.h"
+#include "selection/representatives.h"
 
 namespace narrows {
 namespace {
@@ -76,6 +78,79 @@ TEST_P(PaperAttention, DiffersFromDenseAndNotByChunksOrThreads) {
   parts.truncate(60);
   const std::vector<float> again = all_logits(parts, std::span(tokens).subspan(60));
   EXPECT_TRUE(same_bits(again, {expected.begin() + 60 * model_->vocab_size(), expected.end()}));
+}
+
+// The same from its definition, one whole sequence at a time, in double.
+class SlowPaperAttention final : public AttentionPolicy {
+ public:
+  struct Cache final : SequenceCache {
+    std::int64_t length() const override { return held; }
+    void truncate(std::int64_t length) override { held = length; }
+    std::size_t bytes() const override { return 0; }
+    std::size_t bytes_read() const override { return 0; }
+    std::int64_t held = 0;
+  };
+  SlowPaperAttention(const ModelSpec& spec, float tau) : spec_(spec), threshold_(selection_threshold(tau)) {}
+  std::unique_ptr<SequenceCache> new_sequence() const override { return std::make_unique<Cache>(); }
+  void begin(const Batch&) override {}
+  void end(const Batch& batch) override { static_cast<Cache*>(batch.runs[0].cache)->held = batch.rows; }
+  void observe(int index, ThreadPool& pool, const Batch& batch, const float* x) override {
+    rows_.assign(x, batch.rows, spec_.d, pool, "x");
+    chosen_ = index == 0 ? select_independently(rows_, threshold_, pool).representatives
+                         : select_by_cascade(rows_, threshold_, chosen_, pool).representatives;
+    nearest_ = nearest_representatives(rows_, chosen_, pool);
+    shared_ += batch.rows - std::ssize(chosen_);
+  }
+  void attend(int index, ThreadPool&, const Batch& batch, const float* qkv, float* out) override {
+    const LayerSpec& l = spec_.layer[static_cast<std::size_t>(index)];
+    const std::int64_t k_at = l.heads * l.d_qk, v_at = k_at + l.kv_heads * l.d_qk,
+                       width = v_at + l.kv_heads * l.d_vo;
+    for (std::int64_t row = 0; row < batch.rows; ++row)
+      for (int head = 0; head < l.heads; ++head) {
+        const std::int64_t t = nearest_[static_cast<std::size_t>(row)], kv = head / (l.heads / l.kv_heads);
+        std::vector<double> mixed(static_cast<std::size_t>(l.d_vo));
+        double total = 0;
+        for (const TokenRow s : chosen_) {
+          if (s > t || (l.window > 0 && s <= t - l.window)) continue;
+          double score = 0;
+          for (int i = 0; i < l.d_qk; ++i)
+            score += static_cast<double>(qkv[t * width + head * l.d_qk + i]) *
+                     qkv[s * width + k_at + kv * l.d_qk + i];
+          const double weight = std::exp(l.score_scale * score);
+          total += weight;
+          for (int i = 0; i < l.d_vo; ++i)
+            mixed[static_cast<std::size_t>(i)] += weight * qkv[s * width + v_at + kv * l.d_vo + i];
+        }
+        for (int i = 0; i < l.d_vo; ++i)
+          out[row * l.heads * l.d_vo + head * l.d_vo + i] =
+              static_cast<float>(mixed[static_cast<std::size_t>(i)] / total);
+      }
+  }
+  static inline std::int64_t shared_ = 0;
+
+ private:
+  const ModelSpec& spec_;
+  float threshold_;
+  UnitRows rows_;
+  std::vector<TokenRow> chosen_, nearest_;
+};
+
+TEST_P(PaperAttention, FollowsItsDefinition) {
+  const std::vector<TokenId> tokens = some_tokens(*model_, 160);
+  for (const float tau : {0.3f, 0.7f}) {
+    Session found = sparse_session(model_, tau), expected(model_);
+    SlowPaperAttention::shared_ = 0;
+    set_attention(expected,
+                  [tau](const ModelSpec& spec) { return std::make_unique<SlowPaperAttention>(spec, tau); });
+    const std::vector<float> a = all_logits(found, tokens), b = all_logits(expected, tokens);
+    EXPECT_GT(SlowPaperAttention::shared_, 0);
+    double worst = 0, size = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      worst = std::max<double>(worst, std::fabs(a[i] - b[i]));
+      size = std::max<double>(size, std::fabs(b[i]));
+    }
+    EXPECT_LT(worst, 1e-3 * size);
+  }
 }
 
 TEST(PaperAttentionErrors, AreClear) {

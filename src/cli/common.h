@@ -90,6 +90,7 @@ void add_bench(CLI::App& program);
 void add_quantize(CLI::App& program);
 void add_calibrate(CLI::App& program);
 void add_gsi_report(CLI::App& program);
+void add_ada_report(CLI::App& program);
 void add_tune(CLI::App& program);
 
 }  // namespace narrows::cli

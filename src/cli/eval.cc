@@ -2,10 +2,13 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/progress.h"
 #include "cli/common.h"
 #include "eval/perplexity.h"
+#include "selection/paper_attention.h"
+#include "selection/representatives.h"
 
 namespace narrows::cli {
 namespace {
@@ -13,7 +16,8 @@ namespace {
 struct EvalCommand {
   ModelOptions model;
   CacheOptions cache;
-  std::string file, reference;
+  std::string file, reference, ada;
+  std::optional<float> tau;
   std::int64_t max_tokens = 0;
   bool json = false;
 };
@@ -50,6 +54,18 @@ std::string as_text(const EvalResult& result) {
 
 void eval(const EvalCommand& o) {
   EvalOptions options{.context = o.cache.context, .max_tokens = o.max_tokens, .kv_type = o.cache.kv_type()};
+  if (o.tau && o.ada.empty()) throw UsageError("--tau needs --ada");
+  const float tau = o.tau.value_or(0.3f);
+  if (!o.ada.empty() && tau > 0) {
+    if (!o.cache.kv_type_k.empty() || !o.cache.kv_type_v.empty())
+      throw UsageError("--ada paper and --kv-type exclude each other: its keys and values are f32");
+    try {
+      selection_threshold(tau);
+    } catch (const Error& error) {
+      throw UsageError(fmt::format("--tau: {}", error.what()));
+    }
+    options.attention = [tau](const ModelSpec& spec) { return paper_attention(spec, tau); };
+  }
   const std::string text = read_file(o.file);
   const auto model = o.model.load();
   o.cache.warn_beyond_training(*model);
@@ -85,6 +101,14 @@ void add_eval(CLI::App& program) {
   command->add_option("--reference", o->reference, "Compare with this model, position by position")
       ->type_name("FILE");
   add_kv_type(*command, o->cache);
+  command
+      ->add_option("--ada", o->ada,
+                   "paper: attention among representative tokens alone, as published; loses most of the quality")
+      ->type_name("MODE")
+      ->check(CLI::IsMember({"paper"}).description(""));
+  command
+      ->add_option("--tau", o->tau, "A representative's cosines with what precedes it are below 1 - tau^2 (default 0.3); 0: off")
+      ->type_name("TAU");
   command->add_flag("--json", o->json, "Print JSON");
   command->footer(R"(
 The text is tokenized whole and cut into windows, each computed on its own, with BOS first if the model adds one. Every

@@ -104,6 +104,7 @@ int run_program(int argc, char** argv) {
   add_quantize(program);
   add_calibrate(program);
   add_gsi_report(program);
+  add_ada_report(program);
   add_tune(program);
 
   std::vector<std::string> arguments;

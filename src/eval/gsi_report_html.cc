@@ -2,42 +2,18 @@
 #include <fmt/format.h>
 
 #include "eval/gsi_report.h"
+#include "eval/html_page.h"
 #include "eval/svg_plot.h"
 
 namespace narrows {
 namespace {
 
-constexpr std::string_view kHead = R"(<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Gated subspace inference</title>
-<style>
-:root { color-scheme: light dark; --page: #fff; --ink: #1c1e21; --muted: #62676d; --rule: #dcdfe3;
-  --paper: #b35900; --held-out: #1f5fbf; }
-@media (prefers-color-scheme: dark) { :root { --page: #16181b; --ink: #e6e8ea; --muted: #9aa0a6; --rule: #34383d;
-  --paper: #f0a050; --held-out: #7fb0ff; } }
-body { font: 15px/1.5 system-ui, sans-serif; background: var(--page); color: var(--ink); margin: 2em auto;
-  max-width: 72em; padding: 0 1em; }
-h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin: 2.2em 0 .6em; } h3 { font-size: 1em; margin: .6em 0 0; }
-p { max-width: 48em; } .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85em; }
-th, td { padding: .2em .6em; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
-th { font-weight: 600; color: var(--muted); } th:first-child, td:first-child { text-align: left; }
+constexpr std::string_view kLight = "--paper: #b35900; --held-out: #1f5fbf;";
+constexpr std::string_view kDark = "--paper: #f0a050; --held-out: #7fb0ff;";
+constexpr std::string_view kStyle = R"(
 th.paper, th.held-out { text-align: left; } td.first, th.first { border-left: 2px solid var(--rule); }
 b.paper, th.paper, figcaption .paper { color: var(--paper); } b.held-out, th.held-out, figcaption .held-out { color: var(--held-out); }
-figure { margin: 0; } figcaption { color: var(--muted); font-size: .85em; }
-.grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(23em, 1fr)); gap: 1em; }
-svg { width: 100%; height: auto; display: block; font: 11px system-ui, sans-serif; }
-svg text { fill: var(--muted); } svg .rule { stroke: var(--rule); fill: none; } svg .mark { stroke: var(--muted); stroke-dasharray: 4 3; fill: none; }
 svg .paper { --c: var(--paper); } svg .held-out { --c: var(--held-out); }
-svg .line { stroke: var(--c); stroke-width: 1.6; fill: none; } svg .dot { fill: var(--c); stroke: var(--page); }
-svg .cross { stroke: var(--c); stroke-width: 2; fill: none; } svg .outer { fill: var(--c); opacity: .14; stroke: none; }
-svg .inner { fill: var(--c); opacity: .28; stroke: none; } svg text.name { fill: var(--c); }
-</style>
-</head>
-<body>
 )";
 constexpr std::string_view kLegend = R"(<b class="paper">paper</b> and <b class="held-out">held-out</b>)";
 
@@ -228,7 +204,7 @@ std::string fast_fractions(const GsiReport& report) {
 
 std::string gsi_report_html(const GsiReport& report) {
   const GsiSettingReport& chosen = report.protocols[0].settings[report.site_setting];
-  std::string page(kHead);
+  std::string page = page_head("Gated subspace inference", kLight, kDark, kStyle);
   page += fmt::format("<h1>Gated subspace inference: {}</h1>\n<p>Windows of {} tokens, bases by {}.</p>\n",
                       escape_html(report.model), report.context, report.method);
   for (const GsiProtocolReport& p : report.protocols)
@@ -254,7 +230,7 @@ gate, every token on the fast path.</p>
   page += fmt::format("<h2>Fast fraction at {}</h2>\n{}<p>{}.</p>\n", setting_name(chosen),
                       fast_fractions(report), kLegend);
   page += fmt::format("<h2>Sites at {}</h2>\n{}", setting_name(chosen), sites_table(report));
-  return page + "</body>\n</html>\n";
+  return page.append(kPageEnd);
 }
 
 }  // namespace narrows

@@ -45,6 +45,7 @@ class Evaluation {
         rows_(logit_rows(vocab_)),
         session_(model, {.context = options.context, .kv_type = options.kv_type}),
         pool_(model->threads()) {
+    if (options.attention) set_attention(session_, options.attention);
     if (reference) reference_.emplace(reference, SessionOptions{.context = options.context});
   }
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "narrows/session.h"
+#include "generate/session_attention.h"
 
 namespace narrows {
 
@@ -19,6 +19,7 @@ struct EvalOptions {
   std::int64_t context = 512;    // tokens a window, at least 2 (3 if the model adds BOS)
   std::int64_t max_tokens = 0;   // tokens computed, BOS included: the text is cut there; 0: the whole text
   KvType kv_type = KvType::F16;  // of the model; the reference's is F16
+  AttentionFactory attention = {};  // of the model; empty: dense
   // Called after each piece of work with the tokens computed, those of the whole run, and the perplexity so
   // far.
   std::function<void(std::int64_t done, std::int64_t total, double perplexity)> progress = {};

@@ -41,6 +41,23 @@ void LayerWalk::run(int begin, int end, std::size_t window, std::span<const std:
   forward(model_.spec(), model_.weights(), *attention_, model_.pool(), workspace_, batch, {wanted, logits}, {begin, end});
 }
 
+std::span<const float> LayerWalk::stream(std::int64_t window) const {
+  std::int64_t first = 0;
+  for (std::int64_t i = 0; i < window; ++i) first += window_tokens(i);
+  const std::int64_t d = model_.spec().d;
+  return std::span(x_).subspan(static_cast<std::size_t>(first * d), static_cast<std::size_t>(window_tokens(window) * d));
+}
+
+void LayerWalk::pass_embedding() {
+  float* at = x_.data();
+  for (std::size_t i = 0; i < windows_.size(); ++i) {
+    const std::size_t size = windows_[i].size() * static_cast<std::size_t>(model_.spec().d);
+    run(0, 0, i, {}, nullptr);
+    std::copy_n(workspace_.x.data(), size, at);
+    at += size;
+  }
+}
+
 void LayerWalk::pass_layer(int layer, const std::function<void()>& after_window) {
   float* at = x_.data();
   for (std::size_t i = 0; i < windows_.size(); ++i) {

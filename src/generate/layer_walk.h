@@ -2,6 +2,7 @@
 // layer's sites are watched at a time and the memory beside the model is the residual stream of the text.
 #pragma once
 #include <functional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -18,8 +19,13 @@ class LayerWalk {
 
   std::int64_t tokens() const { return tokens_; }
   std::int64_t windows() const { return static_cast<std::int64_t>(windows_.size()); }
+  std::int64_t window_tokens(std::int64_t window) const { return std::ssize(windows_[static_cast<std::size_t>(window)]); }
   std::size_t bytes() const { return x_.size() * sizeof(float); }
 
+  // [window_tokens][d], the residual stream of a window where the walk stands: what the next layer will read. Before
+  // the first layer it is there after pass_embedding().
+  std::span<const float> stream(std::int64_t window) const;
+  void pass_embedding();
   // Takes every window through the layer; each layer once, in order. after_window() follows each.
   void pass_layer(int layer, const std::function<void()>& after_window = {});
   // Shows the head its input: all tokens, in order. Logits are computed where the head computes.

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "generate/kv_cache.h"
+#include "generate/session_attention.h"
 #include "model/loaded_model.h"
 
 namespace narrows {
@@ -26,6 +27,7 @@ struct Session::Impl {
   SessionOptions options;
   std::unique_ptr<AttentionPolicy> attention;
   std::unique_ptr<SequenceCache> cache;
+  bool own_attention = false;   // not the dense one: its caches are no others'
   std::vector<TokenId> tokens;  // the cache may hold fewer: the rest is computed by the next step
   std::vector<float> logits;
 
@@ -127,6 +129,14 @@ Session::Session(std::shared_ptr<Model> model, const SessionOptions& options) : 
   impl_->cache = impl_->attention->new_sequence();
 }
 
+void set_attention(Session& session, const AttentionFactory& make) {
+  Session::Impl& s = session.impl();
+  if (!s.tokens.empty()) fail("attention: expected a session without tokens, found {}", s.tokens.size());
+  s.attention = make(s.loaded->spec());
+  s.cache = s.attention->new_sequence();
+  s.own_attention = true;
+}
+
 Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 Session::~Session() = default;
@@ -177,6 +187,7 @@ void step(std::span<const BatchItem> batch) {
       fail("step: expected sessions of one model");
     if (!sessions.empty() && s.options.kv_type != sessions.front()->options.kv_type)
       fail("step: expected sessions with one type of key/value cache");
+    if (batch.size() > 1 && s.own_attention) fail("step: a session with an attention of its own is stepped alone");
     if (std::find(sessions.begin(), sessions.end(), &s) != sessions.end()) fail("step: a session is given twice");
     sessions.push_back(&s);
     added.emplace_back(item.tokens.begin(), item.tokens.end());

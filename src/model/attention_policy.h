@@ -18,6 +18,9 @@ class AttentionPolicy {
   virtual void begin(const Batch& batch) = 0;
   virtual void end(const Batch& batch) = 0;
 
+  // x: [rows][d], the layer's input, shown before anything of the layer is computed.
+  virtual void observe(int /*layer*/, ThreadPool& /*pool*/, const Batch& /*batch*/, const float* /*x*/) {}
+
   // qkv: [rows][heads·d_qk + kv_heads·d_qk + kv_heads·d_vo], rotated and ready; out: [rows][heads·d_vo].
   // Remembers the keys and values of the batch's tokens, then attends each token to its sequence up to itself.
   virtual void attend(int layer, ThreadPool& pool, const Batch& batch, const float* qkv, float* out) = 0;

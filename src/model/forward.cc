@@ -158,6 +158,7 @@ void Pass::feed_forward(int index, const float* h, float* out) {
 void Pass::layer(int index) {
   const LayerWeights& w = weights.layer[static_cast<std::size_t>(index)];
   float *x = work.x.data(), *h = room(work.h, rows * d), *block = room(work.block, rows * d);
+  attention.observe(index, pool, batch, x);
   const bool norm_first = !spec.post_block_norm;
   const auto norm_rows = [&](const Norm& norm, const float* from, float* to) {
     const Timed timed(work.profile, Operation::Norm);

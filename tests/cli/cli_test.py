@@ -44,7 +44,7 @@ class Case(unittest.TestCase):
         return path
 
 
-COMMANDS = ["run", "info", "tokenize", "logits", "eval", "bench", "quantize", "calibrate", "gsi-report",
+COMMANDS = ["run", "info", "tokenize", "logits", "eval", "bench", "quantize", "calibrate", "gsi-report", "ada-report",
             "tune"]
 
 
@@ -541,6 +541,69 @@ class GsiReport(Case):
             self.assertEqual(process.wait(timeout=60), -signal.SIGTERM)
         self.assertEqual(os.listdir(self.temporary), [])
         self.assertEqual(os.listdir(os.path.dirname(page)), [])
+
+
+class AdaReport(Case):
+    TINY = os.path.join(SOURCE, "tests/data/models/llama-bias.gguf")
+
+    def setUp(self):
+        text = self.file(" ".join(f"{n * n % 97:x}{chr(97 + n % 26)}" for n in range(300)).encode())
+        self.command = ["ada-report", "-m", self.TINY, "-f", text]
+        self.small = ["-T", "40,100", "--windows", "2", "--tau", "0.3,0.6"]
+
+    def test(self):
+        folder = self.folder()
+        page, data = os.path.join(folder, "report.html"), os.path.join(folder, "report.json")
+        text = self.ok(*self.command, *self.small, "--html", page, "--json", data).decode()
+        self.assertEqual(len(re.findall(r"(?m)^ +(40|100) +0\.[36] +2 \|.*\| yes$", text)), 4)
+        self.assertRegex(text, r"(?m)^T 100, tau 0\.6$")
+        with open(page) as f:
+            self.assertIn("</html>", f.read())
+        with open(data) as f:
+            written = json.load(f)
+        printed = json.loads(self.ok(*self.command, *self.small, "--json", "-", "-t", "1"))
+        self.assertEqual([(s["tokens"], s["tau"]) for s in printed["settings"]], [(40, 0.3), (40, 0.6), (100, 0.3), (100, 0.6)])
+        for a, b in zip(written["settings"], printed["settings"]):
+            for x, y in zip(a["layers"], b["layers"]):
+                for key in x:
+                    if "seconds" not in key:
+                        self.assertEqual(x[key], y[key], key)
+        self.assertEqual(sorted(os.listdir(folder)), ["report.html", "report.json"])
+        defaults = json.loads(self.ok(*self.command, "-T", "64", "--json", "-"))
+        self.assertEqual([s["tau"] for s in defaults["settings"]], [0.2, 0.3, 0.5])
+
+    def test_eval(self):
+        evaluate = ["eval", *self.command[1:], "-c", "64", "--json"]
+        dense, off, sparse = (json.loads(self.ok(*evaluate, *flags)) for flags in
+                              ([], ["--ada", "paper", "--tau", "0"], ["--ada", "paper", "--tau", "0.5"]))
+        self.assertEqual(dense, off)
+        self.assertNotEqual(dense["perplexity"], sparse["perplexity"])
+        self.refused(2, "--tau needs --ada", *evaluate, "--tau", "0.3")
+        self.refused(2, "--tau: .*less than 1", *evaluate, "--ada", "paper", "--tau", "1")
+        self.refused(2, "--ada: .*magic", *evaluate, "--ada", "magic")
+        self.refused(2, "exclude each other", *evaluate, "--ada", "paper", "-ctk", "q8_0")
+
+    def test_refusals(self):
+        folder = self.folder()
+        out = os.path.join(folder, "report.html")
+        for flags, pattern in [
+            (["--tau", "0"], "--tau: .*nothing is selected"),
+            (["--tau", "1"], "--tau: .*less than 1, found 1"),
+            (["--tau", "0.3,nan"], "--tau: .*nan"),
+            (["--tau", "x"], "--tau"),
+            (["-T", "1"], "--tokens: .*found 1"),
+            (["--windows", "0"], "--windows: .*found 0"),
+            (["--rounds", "0"], "--rounds: .*found 0"),
+            (["--html", out, "--json", out], "expected two files"),
+        ]:
+            self.refused(2, pattern, *self.command, *flags)
+        self.refused(2, "--file is required", *self.command[:3])
+        self.refused(1, "expected at most 256, the context it was trained on, found 9000", *self.command, "-T", "9000", "--html", out)
+        self.refused(1, "the text has 2 tokens: expected at least T, 40", *self.command[:3], "-f", self.file(b"ab"), "-T", "40",
+                     "--html", out)
+        self.refused(1, "cannot create", *self.command, "--html", "/nowhere/report.html")
+        self.refused(1, "cannot create", *self.command, "--json", "/nowhere/report.json")
+        self.assertEqual(os.listdir(folder), [])
 
 
 class Methods(Case):

@@ -241,7 +241,9 @@ class Tuner {
       cost.dense_prompt = dense[i].prompt_seconds;
       cost.planned_prompt = here[i].prompt_seconds;
       const double prompt = static_cast<SiteKind>(i) == SiteKind::Head ? 1 : static_cast<double>(o_.prompt);
-      cost.pays = static_cast<double>(o_.generate) * (cost.dense_seconds - cost.planned_seconds) >
+      // What is not read saves its share of the time at most: more is noise.
+      const double planned = std::max(cost.planned_seconds, cost.dense_seconds * cost.planned_bytes / cost.dense_bytes);
+      cost.pays = static_cast<double>(o_.generate) * (cost.dense_seconds - planned) >
                   prompt * (cost.planned_prompt - cost.dense_prompt);
       result_.costs.push_back(cost);
     }

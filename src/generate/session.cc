@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "generate/kv_cache.h"
+#include "model/kv_cache.h"
 #include "generate/session_attention.h"
 #include "model/loaded_model.h"
 
@@ -79,9 +79,9 @@ void compute(std::span<Session::Impl* const> sessions, std::span<const Wanted> w
       Session::Impl& s = *sessions[i];
       const auto pending = s.pending();
       if (pending.empty()) continue;
-      const auto part = pending.first(
-          std::min(pending.size(), static_cast<std::size_t>(chunk - batch.rows)));
       const std::int64_t position = s.cache->length(), first_row = batch.rows;
+      const auto part = pending.first(static_cast<std::size_t>(
+          std::min({std::ssize(pending), chunk - batch.rows, s.attention->next_boundary(*s.cache) - position})));
       const std::int64_t first_wanted = static_cast<std::int64_t>(s.tokens.size()) - wanted[i].rows;
       for (std::int64_t t = 0; t < static_cast<std::int64_t>(part.size()); ++t)
         if (position + t >= first_wanted) {

@@ -7,6 +7,7 @@
 #include "model/kv_cache.h"
 #include "generate/session_attention.h"
 #include "model/loaded_model.h"
+#include "selection/compressed_attention.h"
 
 namespace narrows {
 namespace {
@@ -125,7 +126,10 @@ Session::Session(std::shared_ptr<Model> model, const SessionOptions& options) : 
   if (o.chunk < 1) fail("chunk: expected at least 1 token, found {}", o.chunk);
   if (o.keep < 0 || (o.context_shift && o.keep >= o.context))
     fail("keep: expected 0 to {} tokens, found {}", o.context - 1, o.keep);
-  impl_->attention = std::make_unique<DenseAttention>(spec, format_of(o.kv_type));
+  if (o.compression)
+    impl_->attention = compressed_attention(spec, impl_->loaded->weights(), format_of(o.kv_type), *o.compression);
+  else
+    impl_->attention = std::make_unique<DenseAttention>(spec, format_of(o.kv_type));
   impl_->cache = impl_->attention->new_sequence();
 }
 
@@ -187,6 +191,8 @@ void step(std::span<const BatchItem> batch) {
       fail("step: expected sessions of one model");
     if (!sessions.empty() && s.options.kv_type != sessions.front()->options.kv_type)
       fail("step: expected sessions with one type of key/value cache");
+    if (!sessions.empty() && s.options.compression != sessions.front()->options.compression)
+      fail("step: expected sessions with one compression of the key/value cache");
     if (batch.size() > 1 && s.own_attention) fail("step: a session with an attention of its own is stepped alone");
     if (std::find(sessions.begin(), sessions.end(), &s) != sessions.end()) fail("step: a session is given twice");
     sessions.push_back(&s);

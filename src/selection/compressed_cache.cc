@@ -246,7 +246,7 @@ void CompressedCache::finish(std::span<const std::int64_t> kept, std::int64_t wi
       const std::int64_t entries = kept[at++];
       head.compressed = entries - (length_ - first_exact_);
       fit(layer.shape, head, entries);
-      if (drop_probes) head.probes = {};
+      if (drop_probes) std::vector<std::byte>().swap(head.probes);
       if (received_) {
         head.received.resize(static_cast<std::size_t>(entries));
         head.received.shrink_to_fit();

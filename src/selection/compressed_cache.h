@@ -27,7 +27,7 @@ struct EntryLayer {
 };
 
 // Queries kept as probes: those at multiples of a stride, which doubles when there would be more than kMostProbes.
-inline constexpr std::int64_t kMostProbes = 256;
+inline constexpr std::int64_t kMostProbes = 512;
 std::int64_t probe_stride(std::int64_t length);
 std::int64_t probe_count(std::int64_t length);
 std::size_t probe_bytes(int d_qk);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/aligned.h"
+#include "kernels/attention.h"
 #include "kernels/outer.h"
 
 namespace narrows {
@@ -136,8 +137,9 @@ std::int64_t KvSchedule::room(std::int64_t position) const {
     return static_cast<std::int64_t>(budget * static_cast<double>(length * dense_bytes)) -
            std::min((length + kBoundary - 1) / kBoundary * kBoundary, most_probes) * probe_bytes - new_entries * entry_bytes;
   };
-  // Entries come sixteen at a time.
-  return std::min(at(position + block(position), block(position)), at(position + 1, 16));
+  // Room for entries comes sixteen at a time: it is tightest where the first and the last sixteen begin.
+  const std::int64_t b = block(position);
+  return std::min(at(position + 1, kKeyGroup), at(position + b - kKeyGroup + 1, b));
 }
 
 std::int64_t KvSchedule::next(std::int64_t position, std::int64_t held) const {

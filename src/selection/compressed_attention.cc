@@ -11,6 +11,8 @@
 namespace narrows {
 namespace {
 
+constexpr std::int64_t kProbes = 256;           // that stay with the cache
+constexpr std::int64_t kProbesOnce = 1024;      // that go when it has been compressed
 constexpr std::int64_t kSinks = 4;              // StreamingLLM
 constexpr std::int64_t kObserved = 64;          // SnapKV: the latest queries
 constexpr std::int64_t kPooled = 7;             // SnapKV: neighbours
@@ -26,7 +28,8 @@ class CompressedAttention final : public AttentionPolicy {
   CompressedAttention(const ModelSpec& spec, const Weights& weights, KvFormat format, const KvCompression& options);
 
   std::unique_ptr<SequenceCache> new_sequence() const override {
-    return std::make_unique<CompressedCache>(spec_, windowed_spec_, format_, first_, received_, probes_);
+    return std::make_unique<CompressedCache>(spec_, windowed_spec_, format_, first_, received_,
+                                             schedule_.most_probes);
   }
   void begin(const Batch& batch) override;
   void end(ThreadPool& pool, const Batch& batch) override;
@@ -102,7 +105,7 @@ CompressedAttention::CompressedAttention(const ModelSpec& spec, const Weights& w
     }
   }
   if (heads_.empty()) fail("compressed cache: expected a layer without a sliding window");
-  schedule_.most_probes = probes_ ? kMostProbes : 0;
+  schedule_.most_probes = !probes_ ? 0 : o_.compress_at > 0 ? kProbesOnce : kProbes;
   schedule_.least_entries = o_.window + kKeyGroup;
   first_ = o_.compress_at > 0 ? o_.compress_at : schedule_.next(0, 0);
   if (o_.compress_at > 0 && o_.budget * static_cast<double>(o_.compress_at * schedule_.dense_bytes) <
@@ -157,7 +160,7 @@ void CompressedAttention::attend(int index, ThreadPool& pool, const Batch& batch
     if (cache.has_probes())
       for (std::int64_t t = 0; t < tokens; ++t) {
         const std::int64_t position = run.position + t;
-        if (position % probe_stride(position + 1) != 0) continue;
+        if (!cache.is_probe(position)) continue;
         const float* q = qkv + (run.first_row + t) * w.qkv + probe_head(position, group) * layer.d_qk;
         for (int h = 0; h < layer.kv_heads; ++h)
           cache.add_probe(entries.heads[static_cast<std::size_t>(h)], position, q + h * group * layer.d_qk, layer.d_qk);
@@ -268,9 +271,9 @@ std::vector<std::vector<Entry>> CompressedAttention::choose_by_probes(Compressed
                               weights_.layer[static_cast<std::size_t>(l)].o->maps().front().weight);
     });
   }
-  const std::int64_t length = cache.length(), probes = probe_count(length), stride = probe_stride(length);
+  const std::int64_t probes = cache.probes(), stride = cache.stride();
   std::vector<ProbeTurns> turns;
-  for (const Rotary& rotary : spec_.rotaries) turns.push_back(probe_turns(rotary, probes, stride, length));
+  for (const Rotary& rotary : spec_.rotaries) turns.push_back(probe_turns(rotary, probes, stride, cache.length()));
   std::vector<HeadClaim> claims(heads_.size());
   std::vector<ImportanceScratch> scratch(static_cast<std::size_t>(pool.size()));
   pool.share(std::ssize(heads_), 1, [&](int thread, Range range) {

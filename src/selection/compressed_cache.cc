@@ -30,13 +30,13 @@ void copy_page(const KvShape& shape, const KvPage& from, const KvPage& to, std::
 
 }  // namespace
 
-std::int64_t probe_stride(std::int64_t length) {
-  const std::int64_t least = (length + kMostProbes - 1) / kMostProbes;
+std::int64_t probe_stride(std::int64_t length, std::int64_t most) {
+  const std::int64_t least = (length + most - 1) / most;
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(least, 1))));
 }
 
-std::int64_t probe_count(std::int64_t length) {
-  const std::int64_t stride = probe_stride(length);
+std::int64_t probe_count(std::int64_t length, std::int64_t most) {
+  const std::int64_t stride = probe_stride(length, most);
   return (length + stride - 1) / stride;
 }
 
@@ -66,12 +66,12 @@ void load_probe(const std::byte* from, int d_qk, float* q) {
 }
 
 CompressedCache::CompressedCache(const ModelSpec& spec, const ModelSpec& windowed, KvFormat format, std::int64_t first,
-                                 bool received, bool probes)
+                                 bool received, std::int64_t most_probes)
     : windowed_(windowed, format),
       first_next_(first),
       received_(received),
-      with_probes_(probes),
-      probes_(probes),
+      most_probes_(most_probes),
+      probes_(most_probes > 0),
       next_(first) {
   for (const LayerSpec& layer : spec.layer) {
     EntryLayer& entries = layers_.emplace_back();
@@ -131,7 +131,7 @@ void CompressedCache::truncate(std::int64_t length) {
   windowed_.truncate(length);
   // What has been compressed knows of later tokens, and so do sums over them and probes thinned out for them.
   const bool sums_differ = received_ && length < length_;
-  const bool probes_differ = probes_ && probe_stride(length) != probe_stride(length_);
+  const bool probes_differ = probes_ && probe_stride(length, most_probes_) != stride();
   if (length < compressed_at_ || sums_differ || probes_differ || windowed_.length() < length) length = 0;
   if (length == 0) {
     windowed_.truncate(0);
@@ -142,18 +142,18 @@ void CompressedCache::truncate(std::int64_t length) {
       }
     first_exact_ = compressed_at_ = 0;
     next_ = first_next_;
-    probes_ = with_probes_;
+    probes_ = most_probes_ > 0;
   }
   length_ = length;
   for (EntryLayer& layer : layers_)
     for (HeadEntries& head : layer.heads) {
       fit(layer.shape, head, entries(head));
-      if (probes_) head.probes.resize(static_cast<std::size_t>(probe_count(length)) * probe_bytes(layer.shape.d_qk));
+      if (probes_) head.probes.resize(static_cast<std::size_t>(probes()) * probe_bytes(layer.shape.d_qk));
     }
 }
 
 void CompressedCache::add_probe(HeadEntries& head, std::int64_t position, const float* q, int d_qk) {
-  const std::size_t row = probe_bytes(d_qk), stride = static_cast<std::size_t>(probe_stride(position + 1));
+  const std::size_t row = probe_bytes(d_qk), stride = static_cast<std::size_t>(probe_stride(position + 1, most_probes_));
   std::size_t count = head.probes.size() / row;
   const std::size_t index = static_cast<std::size_t>(position) / stride;
   if (count > index) {  // the stride has doubled

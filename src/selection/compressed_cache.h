@@ -26,19 +26,19 @@ struct EntryLayer {
   std::vector<HeadEntries> heads;  // empty: a layer with a sliding window
 };
 
-// Queries kept as probes: those at multiples of a stride, which doubles when there would be more than kMostProbes.
-inline constexpr std::int64_t kMostProbes = 512;
-std::int64_t probe_stride(std::int64_t length);
-std::int64_t probe_count(std::int64_t length);
+// Queries kept as probes: those at multiples of a stride, which doubles when there would be more than `most`.
+std::int64_t probe_stride(std::int64_t length, std::int64_t most);
+std::int64_t probe_count(std::int64_t length, std::int64_t most);
 std::size_t probe_bytes(int d_qk);
 void store_probe(const float* q, int d_qk, std::byte* to);
 void load_probe(const std::byte* from, int d_qk, float* q);
 
 class CompressedCache final : public SequenceCache {
  public:
-  // `first`: where to compress first. The cache accumulates received attention, keeps probes, if told so.
+  // `first`: where to compress first. The cache accumulates received attention if told so, and keeps up to
+  // `most_probes` queries of each head.
   CompressedCache(const ModelSpec& spec, const ModelSpec& windowed, KvFormat format, std::int64_t first, bool received,
-                  bool probes);
+                  std::int64_t most_probes);
   std::int64_t length() const override { return length_; }
   void truncate(std::int64_t length) override;
   std::size_t bytes() const override;
@@ -47,6 +47,8 @@ class CompressedCache final : public SequenceCache {
   std::int64_t first_exact() const { return first_exact_; }
   std::int64_t next() const { return next_; }
   bool has_probes() const { return probes_; }
+  std::int64_t stride() const { return probe_stride(length_, most_probes_); }
+  std::int64_t probes() const { return probe_count(length_, most_probes_); }
   EntryLayer& layer(int index) { return layers_[static_cast<std::size_t>(index)]; }
   std::vector<EntryLayer>& layers() { return layers_; }
   DenseCache& windowed() { return windowed_; }
@@ -56,7 +58,8 @@ class CompressedCache final : public SequenceCache {
 
   void reserve(std::int64_t end);
   void advance(std::int64_t end) { length_ = end; }
-  // Adds the query of position `position` to the probes of a head.
+  // Whether the query of a position becomes a probe when it comes; adds it to those of a head.
+  bool is_probe(std::int64_t position) const { return probes_ && position % probe_stride(position + 1, most_probes_) == 0; }
   void add_probe(HeadEntries& head, std::int64_t position, const float* q, int d_qk);
 
   // Keeps `kept` of a head, the last `window` of them exact; any thread, one a head.
@@ -78,7 +81,8 @@ class CompressedCache final : public SequenceCache {
   std::vector<EntryLayer> layers_;
   DenseCache windowed_;
   const std::int64_t first_next_;
-  const bool received_, with_probes_;
+  const bool received_;
+  const std::int64_t most_probes_;
   bool probes_;
   std::int64_t length_ = 0, first_exact_ = 0, compressed_at_ = 0, next_;
 };

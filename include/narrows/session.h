@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,27 @@ namespace narrows {
 
 enum class KvType { F16, F32, Q8_0 };
 
+// How a compressed key/value cache chooses what it keeps.
+enum class KvPolicy {
+  Representatives,  // what the attention of earlier queries, turned to positions to come, would miss most; each head
+                    // of each layer keeps as much as it needs
+  Streaming,        // the first 4 tokens and the latest (StreamingLLM)
+  H2o,              // half of it the latest, half those that received most attention
+  SnapKv,           // for each KV head, what the latest 64 queries attend to
+  SnapKvMerge,      // the same, and what is dropped is merged into the most similar of what is kept
+};
+
+// A key/value cache that shrinks: at a budget B it holds at most B times the bytes of a dense one, everything it
+// remembers included, once the text is so long that the latest tokens fit. Layers with a sliding window keep that whole
+// and are not counted. Logits are then near those of the dense cache, and still depend on the tokens before them alone.
+struct KvCompression {
+  KvPolicy policy = KvPolicy::Representatives;
+  double budget = 0.25;         // above 0, at most 1: 1 keeps everything
+  std::int64_t window = 64;     // latest tokens kept exactly; a multiple of 16
+  std::int64_t compress_at = 0; // > 0: compress once, when the sequence has this many tokens, to the budget of those
+  bool operator==(const KvCompression&) const = default;
+};
+
 struct SessionOptions {
   std::int64_t context = 0;  // tokens the sequence may hold; 0: the model's trained context
   KvType kv_type = KvType::F16;
@@ -19,6 +41,7 @@ struct SessionOptions {
   bool context_shift = false;  // when full: drop the older half of what follows the first `keep` tokens and go on,
                                // instead of throwing. What is kept is computed anew.
   std::int64_t keep = 0;
+  std::optional<KvCompression> compression = std::nullopt;  // of the key/value cache; none: dense
 };
 
 // Logits depend on the tokens before them alone: not on how they were split into steps, on chunk, threads, or on

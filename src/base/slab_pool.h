@@ -45,6 +45,13 @@ class SlabPool {
     left_ = 0;
   }
 
+  // Memory of the slabs, whether handed out or not.
+  std::size_t slab_bytes() const {
+    std::size_t bytes = 0;
+    for (const LargeBuffer& slab : slabs_) bytes += slab.size();
+    return bytes;
+  }
+
  private:
   static constexpr std::size_t kSlabBytes = std::size_t{4} << 20;
   static std::size_t rounded(std::size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }

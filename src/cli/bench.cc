@@ -23,6 +23,8 @@ using Clock = std::chrono::steady_clock;
 struct BenchOptions {
   ModelOptions model;
   CacheOptions cache;
+  CompressionOptions compression;
+  std::string ada;
   std::int64_t prompt = 512, generate = 128;
   std::vector<std::int64_t> depths{0}, parallel{1};
   int repetitions = 5;
@@ -33,6 +35,7 @@ struct BenchOptions {
 // One row of the result.
 struct Test {
   std::int64_t prompt = 0, generate = 0, depth = 0, parallel = 1;
+  double kv_bytes = 0;         // memory of the caches at the end
   double bytes_per_token = 0;  // weights and cache that a step reads, over its tokens
   std::vector<double> seconds;
   std::vector<OperationCost> costs;  // of all repetitions, with --profile
@@ -67,7 +70,10 @@ struct Test {
 class Bench {
  public:
   explicit Bench(const BenchOptions& options)
-      : o_(options), kv_type_(o_.cache.kv_type()), model_(o_.model.load()) {
+      : o_(options),
+        kv_type_(o_.cache.kv_type()),
+        compression_(o_.compression.compression(o_.ada == "kv")),
+        model_(o_.model.load()) {
     const std::int64_t deepest = *std::max_element(o_.depths.begin(), o_.depths.end());
     needed_ = std::max(o_.prompt, deepest + o_.generate + 1);
     if (o_.file.empty()) {
@@ -143,6 +149,8 @@ class Bench {
             },
             [&] { decode(parallel, depth + 1); });
         after = cache_bytes(parallel);
+        for (std::int64_t i = 0; i < parallel; ++i)
+          test.kv_bytes += static_cast<double>(sessions_[static_cast<std::size_t>(i)].kv_bytes());
         test.bytes_per_token =
             (static_cast<double>(model_->weight_bytes_per_token()) + (before + after) / 2) /
             static_cast<double>(parallel);
@@ -157,7 +165,10 @@ class Bench {
   void add_sessions(std::int64_t count) {
     while (std::ssize(sessions_) < count)
       sessions_.emplace_back(
-          model_, SessionOptions{.context = needed_, .kv_type = kv_type_, .chunk = o_.cache.chunk()});
+          model_, SessionOptions{.context = needed_,
+                                                   .kv_type = kv_type_,
+                                                   .chunk = o_.cache.chunk(),
+                                                   .compression = compression_});
   }
   double cache_bytes(std::int64_t sessions) const {
     double bytes = 0;
@@ -185,6 +196,7 @@ class Bench {
 
   const BenchOptions& o_;
   KvType kv_type_;
+  std::optional<KvCompression> compression_;
   std::shared_ptr<Model> model_;
   std::vector<Session> sessions_;
   std::int64_t needed_ = 0;
@@ -230,10 +242,12 @@ Json as_json(const Test& test, const BenchOptions& o, const Model& model, const 
             {"stddev_ts", test.deviation(rate)},
             {"samples_ns", samples_ns},
             {"samples_ts", samples_ts},
+            {"kv_bytes", nullptr},
             {"bytes_per_token", nullptr},
             {"bandwidth_fraction", nullptr},
             {"bandwidth", bandwidth}};
   if (test.generate > 0) {
+    json["kv_bytes"] = std::llround(test.kv_bytes);
     json["bytes_per_token"] = std::llround(test.bytes_per_token);
     json["bandwidth_fraction"] = test.bytes_per_token * test.mean_rate() / bandwidth;
   }
@@ -276,16 +290,17 @@ std::string as_csv(const Json& rows) {
 
 std::string as_markdown(const std::vector<Test>& tests, const Json& rows) {
   std::string text =
-      "| model | size | params | threads | test | t/s | bytes/token | of read bandwidth |\n"
-      "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |\n";
+      "| model | size | params | threads | test | t/s | kv bytes | bytes/token | of read bandwidth |\n"
+      "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |\n";
   for (std::size_t i = 0; i < tests.size(); ++i) {
     const Json& row = rows[i];
     const bool generation = !row["bytes_per_token"].is_null();
     text +=
-        fmt::format("| {} | {} | {:.1f} M | {} | {} | {:.2f} ± {:.2f} | {} | {} |\n",
+        fmt::format("| {} | {} | {:.1f} M | {} | {} | {:.2f} ± {:.2f} | {} | {} | {} |\n",
                     row["model_type"].get<std::string>(), human_bytes(row["model_size"].get<double>()),
                     row["model_n_params"].get<double>() / 1e6, row["n_threads"].get<int>(), tests[i].name(),
                     row["avg_ts"].get<double>(), row["stddev_ts"].get<double>(),
+                    generation ? human_bytes(row["kv_bytes"].get<double>()) : "",
                     generation ? human_bytes(row["bytes_per_token"].get<double>()) : "",
                     generation ? fmt::format("{:.0f} %", row["bandwidth_fraction"].get<double>() * 100) : "");
   }
@@ -365,6 +380,10 @@ void add_bench(CLI::App& program) {
   command->add_option("-f,--file", o->file, "Use the tokens of this text, in the prompt and in generation")
       ->type_name("TEXT");
   add_kv_type(*command, o->cache);
+  command->add_option("--ada", o->ada, "kv: a key/value cache of representatives, see --kv-budget")
+      ->type_name("MODE")
+      ->check(CLI::IsMember({"kv"}).description(""));
+  add_compression_options(*command, o->compression);
   add_chunk_size(*command, o->cache);
   command->add_option("-o,--output", o->output, "md (default), json or csv")
       ->type_name("FORMAT")

@@ -144,6 +144,54 @@ void CacheOptions::warn_beyond_training(const Model& model) const {
                      model.trained_context()));
 }
 
+namespace {
+
+constexpr std::pair<std::string_view, KvPolicy> kPolicies[] = {{"representatives", KvPolicy::Representatives},
+                                                               {"streaming", KvPolicy::Streaming},
+                                                               {"h2o", KvPolicy::H2o},
+                                                               {"snapkv", KvPolicy::SnapKv},
+                                                               {"snapkv-merge", KvPolicy::SnapKvMerge}};
+
+}  // namespace
+
+std::optional<KvCompression> CompressionOptions::compression(bool ada) const {
+  if (!ada && policy.empty()) {
+    if (budget || window || compress_at > 0)
+      throw UsageError(fmt::format("{} needs --ada kv or --kv-policy", budget ? "--kv-budget" : window ? "--window" : "--compress-at"));
+    return std::nullopt;
+  }
+  if (ada && !policy.empty() && policy != "representatives")
+    throw UsageError(fmt::format("--ada kv and --kv-policy {} exclude each other", policy));
+  KvCompression c;
+  for (const auto& [name, value] : kPolicies)
+    if (name == policy) c.policy = value;
+  c.compress_at = compress_at;
+  if (budget) c.budget = *budget;
+  if (!(c.budget > 0) || c.budget > 1)
+    throw UsageError(fmt::format("--kv-budget: expected more than 0 and at most 1, found {:g}", c.budget));
+  if (window) c.window = *window;
+  if (c.window % 16 != 0) throw UsageError(fmt::format("--window: expected a multiple of 16, found {}", c.window));
+  return c;
+}
+
+void add_compression_options(CLI::App& command, CompressionOptions& options) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : kPolicies) names.emplace_back(name);
+  command
+      .add_option("--kv-policy", options.policy,
+                  "Keep a part of the key/value cache: representatives (as --ada kv), streaming, h2o, snapkv, snapkv-merge")
+      ->type_name("NAME")
+      ->check(CLI::IsMember(names).description(""));
+  command
+      .add_option("--kv-budget", options.budget,
+                  "With --ada kv or --kv-policy: bytes kept, of the dense cache's at the same length (default 0.25)")
+      ->type_name("B");
+  command
+      .add_option("--window", options.window, "With --ada kv or --kv-policy: latest tokens kept exactly (default 64)")
+      ->type_name("W")
+      ->check(range(16, 1 << 20));
+}
+
 std::string_view kv_type_name(KvType type) {
   switch (type) {
     case KvType::F16:

@@ -2,6 +2,7 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,17 @@ struct CacheOptions {
   // A line on stderr if the context is beyond what the model was trained on.
   void warn_beyond_training(const Model& model) const;
 };
+// --ada kv, --kv-policy, --kv-budget, --window.
+struct CompressionOptions {
+  std::string policy;
+  std::optional<double> budget;
+  std::optional<std::int64_t> window;
+  std::int64_t compress_at = 0;
+  // `ada`: whether --ada kv is given. Throws UsageError for flags that make no sense together.
+  std::optional<KvCompression> compression(bool ada) const;
+};
+void add_compression_options(CLI::App& command, CompressionOptions& options);
+
 std::string_view kv_type_name(KvType type);  // "f16"
 void add_kv_type(CLI::App& command, CacheOptions& options);
 void add_chunk_size(CLI::App& command, CacheOptions& options);

@@ -43,7 +43,9 @@ class Evaluation {
              const EvalOptions& options)
       : vocab_(static_cast<std::size_t>(model->vocab_size())),
         rows_(logit_rows(vocab_)),
-        session_(model, {.context = options.context, .kv_type = options.kv_type}),
+        session_(model, {.context = options.context, .kv_type = options.kv_type, .compression = options.compression}),
+        unscored_(static_cast<std::size_t>(options.score_from)),
+        once_(options.compression && options.compression->compress_at > 0),
         pool_(model->threads()) {
     if (options.attention) set_attention(session_, options.attention);
     if (reference) reference_.emplace(reference, SessionOptions{.context = options.context});
@@ -56,7 +58,14 @@ class Evaluation {
     if (reference_) reference_->truncate(0);
     // The last token is only predicted, but computing it keeps "tokens computed" what the caller asked for,
     // and the cache that of a full window.
-    for (std::size_t at = 0; at < window.size();) {
+    std::size_t at = std::min(unscored_, window.size());
+    if (at > 0) {
+      session_.step(window.first(at));
+      if (reference_) reference_->step(window.first(at));
+      if (once_) count_bytes();
+      progress(static_cast<std::int64_t>(at));
+    }
+    while (at < window.size()) {
       const auto part = window.subspan(at, std::min(rows_, window.size() - at));
       compute(session_, part, logits_);
       if (reference_) compute(*reference_, part, reference_logits_);
@@ -64,8 +73,7 @@ class Evaluation {
       at += part.size();
       progress(std::ssize(part));
     }
-    kv_bytes_ = std::max(kv_bytes_, session_.kv_bytes());
-    if (reference_) reference_kv_bytes_ = std::max(reference_kv_bytes_, reference_->kv_bytes());
+    if (!once_) count_bytes();
   }
 
   const Sums& sums() const { return sums_; }
@@ -74,6 +82,11 @@ class Evaluation {
   }
 
  private:
+  void count_bytes() {
+    kv_bytes_ = std::max(kv_bytes_, session_.kv_bytes());
+    if (reference_) reference_kv_bytes_ = std::max(reference_kv_bytes_, reference_->kv_bytes());
+  }
+
   void compute(Session& session, std::span<const TokenId> part, AlignedVector<float>& logits) const {
     logits.resize(part.size() * vocab_);
     session.step_all(part, logits);
@@ -101,6 +114,8 @@ class Evaluation {
 
   std::size_t vocab_, rows_;
   Session session_;
+  std::size_t unscored_;
+  bool once_;
   std::optional<Session> reference_;
   ThreadPool pool_;
   AlignedVector<float> logits_, reference_logits_;  // rows × vocabulary
@@ -172,6 +187,7 @@ EvalResult evaluate(const std::shared_ptr<Model>& model, std::string_view text, 
         options.progress(done, total, perplexity(sums.log_likelihood, sums.tokens));
     });
 
+  if (sums.tokens == 0) fail("eval: expected a window of more than {} tokens", options.score_from + 1);
   EvalResult result;
   result.log_likelihood = sums.log_likelihood;
   result.tokens = sums.tokens;

@@ -20,6 +20,8 @@ struct EvalOptions {
   std::int64_t max_tokens = 0;   // tokens computed, BOS included: the text is cut there; 0: the whole text
   KvType kv_type = KvType::F16;  // of the model; the reference's is F16
   AttentionFactory attention = {};  // of the model; empty: dense
+  std::optional<KvCompression> compression = std::nullopt;  // of the model's cache; the reference's is dense
+  std::int64_t score_from = 0;  // the first tokens of a window, after which scoring begins
   // Called after each piece of work with the tokens computed, those of the whole run, and the perplexity so
   // far.
   std::function<void(std::int64_t done, std::int64_t total, double perplexity)> progress = {};
@@ -32,7 +34,8 @@ struct Agreement {
   double top1_agreement = 0;         // share of positions with the same most likely token
   double kl_mean = 0;                // nats
   double weight_bytes_fraction = 0;  // weight bytes a decode step reads, model / reference
-  double kv_bytes_fraction = 0;      // cache bytes of a full window, model / reference
+  // Cache bytes, model / reference: of a full window, or, with compress_at, of what precedes scoring.
+  double kv_bytes_fraction = 0;
 };
 
 struct EvalResult {

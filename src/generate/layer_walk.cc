@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "generate/kv_cache.h"
+#include "model/kv_cache.h"
 
 namespace narrows {
 namespace {

@@ -4,9 +4,10 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "generate/kv_cache.h"
+#include "model/kv_cache.h"
 #include "generate/session_attention.h"
 #include "model/loaded_model.h"
+#include "selection/compressed_attention.h"
 
 namespace narrows {
 namespace {
@@ -79,9 +80,9 @@ void compute(std::span<Session::Impl* const> sessions, std::span<const Wanted> w
       Session::Impl& s = *sessions[i];
       const auto pending = s.pending();
       if (pending.empty()) continue;
-      const auto part = pending.first(
-          std::min(pending.size(), static_cast<std::size_t>(chunk - batch.rows)));
       const std::int64_t position = s.cache->length(), first_row = batch.rows;
+      const auto part = pending.first(static_cast<std::size_t>(
+          std::min({std::ssize(pending), chunk - batch.rows, s.attention->next_boundary(*s.cache) - position})));
       const std::int64_t first_wanted = static_cast<std::int64_t>(s.tokens.size()) - wanted[i].rows;
       for (std::int64_t t = 0; t < static_cast<std::int64_t>(part.size()); ++t)
         if (position + t >= first_wanted) {
@@ -125,7 +126,10 @@ Session::Session(std::shared_ptr<Model> model, const SessionOptions& options) : 
   if (o.chunk < 1) fail("chunk: expected at least 1 token, found {}", o.chunk);
   if (o.keep < 0 || (o.context_shift && o.keep >= o.context))
     fail("keep: expected 0 to {} tokens, found {}", o.context - 1, o.keep);
-  impl_->attention = std::make_unique<DenseAttention>(spec, format_of(o.kv_type));
+  if (o.compression)
+    impl_->attention = compressed_attention(spec, impl_->loaded->weights(), format_of(o.kv_type), *o.compression);
+  else
+    impl_->attention = std::make_unique<DenseAttention>(spec, format_of(o.kv_type));
   impl_->cache = impl_->attention->new_sequence();
 }
 
@@ -187,6 +191,8 @@ void step(std::span<const BatchItem> batch) {
       fail("step: expected sessions of one model");
     if (!sessions.empty() && s.options.kv_type != sessions.front()->options.kv_type)
       fail("step: expected sessions with one type of key/value cache");
+    if (!sessions.empty() && s.options.compression != sessions.front()->options.compression)
+      fail("step: expected sessions with one compression of the key/value cache");
     if (batch.size() > 1 && s.own_attention) fail("step: a session with an attention of its own is stepped alone");
     if (std::find(sessions.begin(), sessions.end(), &s) != sessions.end()) fail("step: a session is given twice");
     sessions.push_back(&s);

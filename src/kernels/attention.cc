@@ -108,11 +108,13 @@ HWY_INLINE void ScoreKeys(const std::byte* keys, std::size_t group_bytes, int d,
 
 template <class E, int kRows>
 HWY_NOINLINE void Scores(const std::byte* keys, std::size_t group_bytes, int d, const ScoreRows& q, int begin, int end,
-                         float* scores) {
+                         int capacity, float* scores) {
   constexpr int kVectors = kVectorsFor<kRows>;
-  constexpr int kStep = kVectors * kLanes;  // divides kPageTokens: a step begun at a multiple of it ends in the page
-  for (int key = begin / kStep * kStep; key < end; key += kStep)
+  constexpr int kStep = kVectors * kLanes;  // divides kPageTokens: only a shorter page can end within a step
+  int key = begin / kStep * kStep;
+  for (; key < end && key + kStep <= capacity; key += kStep)
     ScoreKeys<E, kRows, kVectors>(keys, group_bytes, d, q, key, scores);
+  for (; key < end; key += kLanes) ScoreKeys<E, kRows, 1>(keys, group_bytes, d, q, key, scores);
 }
 
 // 2^x for x ≤ 0, to 1e-7 of its value; 2^-126 below that; NaN for NaN.
@@ -137,14 +139,14 @@ constexpr float kLog2E = 1.44269504f;
 // Turns a row's products into 2^(score - max), scores in units of log 2; 0 for positions not seen. Positions are
 // relative to the page.
 HWY_INLINE void Softmax(float* scores, int first, int end, const ScoreRule& rule, float slope, int last,
-                        AttentionState& state) {
+                        const float* bias, AttentionState& state) {
   const DF df;
   const DI di;
   constexpr int kParts = 16 / kLanes;
   const VF scale = hn::Set(df, rule.scale * kLog2E);
   VF sums[kParts];
   for (auto& sum : sums) sum = hn::Zero(df);
-  if (first == 0 && end == kPageTokens && rule.soft_cap == 0 && slope == 0) {
+  if (first == 0 && end == kPageTokens && rule.soft_cap == 0 && slope == 0 && !bias) {
     VF most = hn::Set(df, -kInfinity);
     for (int at = 0; at < kPageTokens; at += kLanes) most = hn::Max(most, hn::Mul(hn::Load(df, scores + at), scale));
     state.max = hn::GetLane(hn::MaxOfLanes(df, most));
@@ -175,6 +177,7 @@ HWY_INLINE void Softmax(float* scores, int first, int end, const ScoreRule& rule
     }
     if (slope != 0)
       s = hn::MulAdd(hn::Set(df, slope * kLog2E), hn::ConvertTo(df, hn::Sub(hn::Iota(di, at), hn::Set(di, last))), s);
+    if (bias) s = hn::Add(s, hn::LoadU(df, bias + at));
     s = hn::IfThenElse(seen(at), s, hn::Set(df, -kInfinity));
     most = hn::Max(most, s);
     hn::Store(s, df, scores + at);
@@ -219,8 +222,8 @@ HWY_INLINE void ValueSlice(const typename E::Stored* values, int stride, const f
 }
 
 template <class E, int kRows>
-HWY_NOINLINE void Values(const std::byte* values, int padded, int blocks, const float* weights, int begin, int end,
-                         AttentionState* states) {
+HWY_NOINLINE void Values(const std::byte* values, int padded, int blocks, int capacity, const float* weights, int begin,
+                         int end, AttentionState* states) {
   constexpr int kVectors = kVectorsFor<kRows>;
   const auto* data = reinterpret_cast<const typename E::Stored*>(values);
   const float* scales = nullptr;
@@ -229,7 +232,7 @@ HWY_NOINLINE void Values(const std::byte* values, int padded, int blocks, const 
     const int count = end * blocks, room = kPageTokens * blocks;  // a multiple of every vector
     if (static_cast<int>(floats.size()) < room) floats.resize(static_cast<std::size_t>(room));
     const auto* halves =
-        reinterpret_cast<const hwy::float16_t*>(values + static_cast<std::size_t>(kPageTokens) * padded);
+        reinterpret_cast<const hwy::float16_t*>(values + static_cast<std::size_t>(capacity) * padded);
     for (int i = 0; i < count; i += kLanes) hn::Store(ElementF16::Load(halves + i), DF(), floats.data() + i);
     scales = floats.data();
   }
@@ -242,14 +245,14 @@ HWY_NOINLINE void Values(const std::byte* values, int padded, int blocks, const 
 
 template <class E, int kRows>
 void AttendRows(const KvShape& shape, const std::byte* head, std::int64_t page_start, const ScoreRule& rule,
-                const QueryRow* rows, AttentionState* states) {
+                const QueryRow* rows, AttentionState* states, const float* bias, float* weights) {
   alignas(64) float scores[kRows * kPageTokens];
   ScoreRows q{};
   int begin = kPageTokens, end = 0, firsts[kRows], ends[kRows];
   for (int r = 0; r < kRows; ++r) {
     q[static_cast<std::size_t>(r)] = rows[r].q;
     const auto clamp = [&](std::int64_t position) {
-      return static_cast<int>(std::clamp<std::int64_t>(position - page_start, 0, kPageTokens));
+      return static_cast<int>(std::clamp<std::int64_t>(position - page_start, 0, shape.page_tokens));
     };
     firsts[r] = clamp(rows[r].first_key);
     ends[r] = clamp(rows[r].end_key);
@@ -259,50 +262,56 @@ void AttendRows(const KvShape& shape, const std::byte* head, std::int64_t page_s
   }
   if (begin >= end) {
     for (int r = 0; r < kRows; ++r) states[r].sum = 0;
+    if (weights) std::fill_n(weights, kRows * kPageTokens, 0.0f);
     return;
   }
-  Scores<E, kRows>(head, shape.key_group_bytes(), shape.d_qk, q, begin, end, scores);
+  const int capacity = static_cast<int>(shape.page_tokens);
+  Scores<E, kRows>(head, shape.key_group_bytes(), shape.d_qk, q, begin, end, capacity, scores);
   for (int r = 0; r < kRows; ++r) {
     if (firsts[r] < ends[r]) {
       Softmax(scores + r * kPageTokens, firsts[r], ends[r], rule, rows[r].alibi_slope,
-              static_cast<int>(rows[r].end_key - 1 - page_start), states[r]);
+              static_cast<int>(rows[r].end_key - 1 - page_start), bias, states[r]);
     } else {
       std::fill_n(scores + r * kPageTokens, kPageTokens, 0.0f);
       states[r].sum = 0;
     }
   }
-  const std::byte* values = head + kPageTokens / kKeyGroup * shape.key_group_bytes();
-  Values<E, kRows>(values, shape.padded_d_vo(), (shape.d_vo + 31) / 32, scores, begin, end, states);
+  if (weights) std::copy_n(scores, kRows * kPageTokens, weights);
+  Values<E, kRows>(head + shape.keys_bytes(), shape.padded_d_vo(), (shape.d_vo + 31) / 32, capacity, scores, begin, end,
+                   states);
 }
 
 template <class E>
 void AttendAs(const KvShape& shape, const std::byte* head, std::int64_t page_start, const ScoreRule& rule,
-              std::span<const QueryRow> rows, std::span<AttentionState> states) {
+              std::span<const QueryRow> rows, std::span<AttentionState> states, const PageExtras& extras) {
+  float* weights = extras.weights;
   const QueryRow* row = rows.data();
   AttentionState* state = states.data();
   for (std::size_t left = rows.size(); left > 0;) {
     const std::size_t n = left >= 8 ? 8 : left >= 6 ? 6 : left >= 4 ? 4 : left;
     switch (n) {
-      case 8: AttendRows<E, 8>(shape, head, page_start, rule, row, state); break;
-      case 6: AttendRows<E, 6>(shape, head, page_start, rule, row, state); break;
-      case 4: AttendRows<E, 4>(shape, head, page_start, rule, row, state); break;
-      case 3: AttendRows<E, 3>(shape, head, page_start, rule, row, state); break;
-      case 2: AttendRows<E, 2>(shape, head, page_start, rule, row, state); break;
-      default: AttendRows<E, 1>(shape, head, page_start, rule, row, state); break;
+      case 8: AttendRows<E, 8>(shape, head, page_start, rule, row, state, extras.bias, weights); break;
+      case 6: AttendRows<E, 6>(shape, head, page_start, rule, row, state, extras.bias, weights); break;
+      case 4: AttendRows<E, 4>(shape, head, page_start, rule, row, state, extras.bias, weights); break;
+      case 3: AttendRows<E, 3>(shape, head, page_start, rule, row, state, extras.bias, weights); break;
+      case 2: AttendRows<E, 2>(shape, head, page_start, rule, row, state, extras.bias, weights); break;
+      default: AttendRows<E, 1>(shape, head, page_start, rule, row, state, extras.bias, weights); break;
     }
     row += n;
     state += n;
+    if (weights) weights += n * static_cast<std::size_t>(kPageTokens);
     left -= n;
   }
 }
 
 void AttendPage(const KvShape& shape, const std::byte* page, int kv_head, std::int64_t page_start,
-                const ScoreRule& rule, std::span<const QueryRow> rows, std::span<AttentionState> states) {
+                const ScoreRule& rule, std::span<const QueryRow> rows, std::span<AttentionState> states,
+                const PageExtras& extras) {
   const std::byte* head = page + static_cast<std::size_t>(kv_head) * shape.head_bytes();
   switch (shape.format) {
-    case KvFormat::F16: return AttendAs<ElementF16>(shape, head, page_start, rule, rows, states);
-    case KvFormat::F32: return AttendAs<ElementF32>(shape, head, page_start, rule, rows, states);
-    case KvFormat::Q8_0: return AttendAs<ElementQ8>(shape, head, page_start, rule, rows, states);
+    case KvFormat::F16: return AttendAs<ElementF16>(shape, head, page_start, rule, rows, states, extras);
+    case KvFormat::F32: return AttendAs<ElementF32>(shape, head, page_start, rule, rows, states, extras);
+    case KvFormat::Q8_0: return AttendAs<ElementQ8>(shape, head, page_start, rule, rows, states, extras);
   }
 }
 
@@ -314,6 +323,36 @@ void ToHalf(const float* x, std::uint16_t* to, int n) {
                reinterpret_cast<hwy::float16_t*>(to + i));
 #endif
   for (; i < n; ++i) to[i] = f32_to_f16(x[i]);
+}
+
+// One row of values, which lie next to each other.
+template <class E>
+void LoadRow(const std::byte* row, const std::byte* scales, int n, float* to) {
+  const auto* data = reinterpret_cast<const typename E::Stored*>(row);
+  for (int i = 0; i < n; i += kLanes) {  // a multiple of 16
+    VF v = E::Load(data + i);
+    if constexpr (E::kBlock > 0) {
+      std::uint16_t scale;
+      std::memcpy(&scale, scales + i / E::kBlock * 2, 2);
+      v = hn::Mul(v, hn::Set(DF(), f16_to_f32(scale)));
+    }
+    hn::StoreU(v, DF(), to + i);
+  }
+}
+
+void LoadValues(const KvShape& shape, const std::byte* values, std::int64_t count, float* to) {
+  const std::size_t padded = static_cast<std::size_t>(shape.padded_d_vo()), blocks = static_cast<std::size_t>((shape.d_vo + 31) / 32);
+  const std::byte* scales = values + static_cast<std::size_t>(shape.page_tokens) * padded * shape.element_bytes();
+  for (std::size_t t = 0; t < static_cast<std::size_t>(count); ++t) {
+    const std::byte* row = values + t * padded * shape.element_bytes();
+    const int n = static_cast<int>(padded);
+    switch (shape.format) {
+      case KvFormat::F16: LoadRow<ElementF16>(row, nullptr, n, to + t * padded); break;
+      case KvFormat::F32: LoadRow<ElementF32>(row, nullptr, n, to + t * padded); break;
+      case KvFormat::Q8_0: LoadRow<ElementQ8>(row, scales + t * blocks * 2, n, to + t * padded); break;
+    }
+    std::fill(to + t * padded + static_cast<std::size_t>(shape.d_vo), to + (t + 1) * padded, 0.0f);
+  }
 }
 
 // running · mine + page · theirs, of n elements.
@@ -335,10 +374,12 @@ namespace narrows {
 HWY_EXPORT(AttendPage);
 HWY_EXPORT(ToHalf);
 HWY_EXPORT(Blend);
+HWY_EXPORT(LoadValues);
 
 void attend_page(const KvShape& shape, const std::byte* page, int kv_head, std::int64_t page_start,
-                 const ScoreRule& rule, std::span<const QueryRow> rows, std::span<AttentionState> states) {
-  HWY_DYNAMIC_DISPATCH(AttendPage)(shape, page, kv_head, page_start, rule, rows, states);
+                 const ScoreRule& rule, std::span<const QueryRow> rows, std::span<AttentionState> states,
+                 const PageExtras& extras) {
+  HWY_DYNAMIC_DISPATCH(AttendPage)(shape, page, kv_head, page_start, rule, rows, states, extras);
 }
 
 std::size_t KvShape::element_bytes() const {
@@ -352,7 +393,7 @@ std::size_t KvShape::key_group_bytes() const {
 
 std::size_t KvShape::value_bytes() const {
   const std::size_t scales = format == KvFormat::Q8_0 ? static_cast<std::size_t>((d_vo + 31) / 32) * 2 : 0;
-  return kPageTokens * (static_cast<std::size_t>(padded_d_vo()) * element_bytes() + scales);
+  return static_cast<std::size_t>(page_tokens) * (static_cast<std::size_t>(padded_d_vo()) * element_bytes() + scales);
 }
 
 namespace {
@@ -400,13 +441,74 @@ void store_kv(const KvShape& shape, std::byte* page, std::int64_t slot, const fl
     const std::size_t lane = static_cast<std::size_t>(slot % kKeyGroup);
     store_elements(shape.format, keys + h * shape.d_qk, shape.d_qk, group + lane * element, kKeyGroup,
                    group + static_cast<std::size_t>(shape.d_qk) * 16 * element + lane * 2, kKeyGroup);
-    std::byte* rows = head + kPageTokens / kKeyGroup * shape.key_group_bytes();
+    std::byte* rows = head + shape.keys_bytes();
     const std::size_t padded = static_cast<std::size_t>(shape.padded_d_vo());
     store_elements(shape.format, values + h * shape.d_vo, shape.d_vo,
                    rows + static_cast<std::size_t>(slot) * padded * element, 1,
-                   rows + kPageTokens * padded * element +
+                   rows + static_cast<std::size_t>(shape.page_tokens) * padded * element +
                        static_cast<std::size_t>(slot) * static_cast<std::size_t>((shape.d_vo + 31) / 32) * 2,
                    1);
+  }
+}
+
+namespace {
+
+// Bytes at `slot` of one head: element i of a key lies at key + i · 16 · element, scale i of a key at
+// key_scales + 32 i.
+template <typename Byte>
+struct Slot {
+  Byte *key, *key_scales, *value, *value_scales;
+  Slot(const KvShape& shape, Byte* head, std::int64_t slot) {
+    const std::size_t element = shape.element_bytes(), lane = static_cast<std::size_t>(slot % kKeyGroup),
+                      padded = static_cast<std::size_t>(shape.padded_d_vo());
+    Byte* group = head + static_cast<std::size_t>(slot / kKeyGroup) * shape.key_group_bytes();
+    key = group + lane * element;
+    key_scales = group + static_cast<std::size_t>(shape.d_qk) * 16 * element + lane * 2;
+    value = head + shape.keys_bytes() + static_cast<std::size_t>(slot) * padded * element;
+    value_scales = head + shape.keys_bytes() + static_cast<std::size_t>(shape.page_tokens) * padded * element +
+                   static_cast<std::size_t>(slot) * static_cast<std::size_t>((shape.d_vo + 31) / 32) * 2;
+  }
+};
+
+}  // namespace
+
+void copy_kv(const KvShape& from_shape, const std::byte* from, std::int64_t from_slot, const KvShape& to_shape,
+             std::byte* to, std::int64_t to_slot) {
+  const std::size_t element = from_shape.element_bytes();
+  for (int h = 0; h < from_shape.kv_heads; ++h) {
+    const Slot<const std::byte> a(from_shape, from + static_cast<std::size_t>(h) * from_shape.head_bytes(), from_slot);
+    const Slot<std::byte> b(to_shape, to + static_cast<std::size_t>(h) * to_shape.head_bytes(), to_slot);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(from_shape.d_qk); ++i)
+      std::memcpy(b.key + i * 16 * element, a.key + i * 16 * element, element);
+    std::memmove(b.value, a.value, static_cast<std::size_t>(from_shape.padded_d_vo()) * element);
+    if (from_shape.format != KvFormat::Q8_0) continue;
+    for (std::size_t i = 0; i < static_cast<std::size_t>((from_shape.d_qk + 31) / 32); ++i)
+      std::memcpy(b.key_scales + i * 32, a.key_scales + i * 32, 2);
+    std::memmove(b.value_scales, a.value_scales, static_cast<std::size_t>((from_shape.d_vo + 31) / 32) * 2);
+  }
+}
+
+void load_kv(const KvShape& shape, const std::byte* page, int kv_head, std::int64_t count, float* keys, float* values) {
+  const std::byte* head = page + static_cast<std::size_t>(kv_head) * shape.head_bytes();
+  HWY_DYNAMIC_DISPATCH(LoadValues)(shape, head + shape.keys_bytes(), count, values);
+  if (!keys) return;
+  const std::size_t d = static_cast<std::size_t>(shape.d_qk), element = shape.element_bytes();
+  for (std::int64_t t = 0; t < count; ++t) {
+    const Slot<const std::byte> slot(shape, head, t);
+    float* key = keys + static_cast<std::size_t>(t) * d;
+    for (std::size_t i = 0; i < d; ++i) {
+      const std::byte* at = slot.key + i * 16 * element;
+      std::uint16_t half;
+      if (shape.format == KvFormat::F32) {
+        std::memcpy(key + i, at, 4);
+      } else if (shape.format == KvFormat::F16) {
+        std::memcpy(&half, at, 2);
+        key[i] = f16_to_f32(half);
+      } else {
+        std::memcpy(&half, slot.key_scales + i / 32 * 32, 2);
+        key[i] = f16_to_f32(half) * static_cast<float>(static_cast<std::int8_t>(*at));
+      }
+    }
   }
 }
 

@@ -16,7 +16,10 @@ class AttentionPolicy {
 
   // Called once before and once after a forward pass: makes room for the batch's tokens; counts them in.
   virtual void begin(const Batch& batch) = 0;
-  virtual void end(const Batch& batch) = 0;
+  virtual void end(ThreadPool& pool, const Batch& batch) = 0;
+
+  // A forward pass may not compute tokens of a sequence on both sides of this position, which lies beyond its length.
+  virtual std::int64_t next_boundary(const SequenceCache& /*cache*/) const { return INT64_MAX; }
 
   // x: [rows][d], the layer's input, shown before anything of the layer is computed.
   virtual void observe(int /*layer*/, ThreadPool& /*pool*/, const Batch& /*batch*/, const float* /*x*/) {}

@@ -238,7 +238,7 @@ void forward(const ModelSpec& spec, const Weights& weights, AttentionPolicy& att
   if (layers.begin == 0) pass.embed();
   pass.tabulate_angles();
   for (int layer = layers.begin; layer < layers.end; ++layer) pass.layer(layer);
-  attention.end(batch);
+  attention.end(pool, batch);
   pass.head(wanted);
 }
 

@@ -69,7 +69,7 @@ class PaperAttention final : public AttentionPolicy {
     return std::make_unique<SparseCache>(spec_);
   }
   void begin(const Batch&) override {}
-  void end(const Batch& batch) override {
+  void end(ThreadPool&, const Batch& batch) override {
     for (const Run& run : batch.runs)
       static_cast<SparseCache*>(run.cache)->advance(run.position + std::ssize(run.tokens));
   }

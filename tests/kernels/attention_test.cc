@@ -262,6 +262,77 @@ TEST_P(Attention, TakesScoresFarApart) {
     }
 }
 
+// Pages of fewer positions: the bits of whole ones, and nothing read beyond them (a matter for sanitizers).
+TEST_P(Attention, KeepsItsBitsInShorterPages) {
+  for (const KvFormat format : kFormats)
+    for (const int d : {12, 64, 80})
+      for (std::int64_t capacity = kKeyGroup; capacity <= kPageTokens; capacity += kKeyGroup) {
+        const Sequence sequence({2, d, d, format}, capacity - 3);
+        std::vector<Query> queries;
+        for (std::uint32_t r = 0; r < 8; ++r)
+          queries.push_back(sequence.query(r, r % 2, std::max<std::int64_t>(capacity - 3 - 2 * r, 2)));
+        const std::vector<float> expected = sequence.attend(1, rule_for(d), queries);
+        Sequence shorter = sequence;
+        shorter.shape = sequence.shape.with_page(capacity);
+        shorter.pages[0] = AlignedVector<std::byte>(shorter.shape.page_bytes());
+        for (std::int64_t t = 0; t < capacity - 3; ++t)
+          copy_kv(sequence.shape, sequence.pages[0].data(), t, shorter.shape, shorter.pages[0].data(), t);
+        for (std::size_t together = 1; together <= kMostQueryRows; ++together)
+          EXPECT_TRUE(same_bits(shorter.attend(1, rule_for(d), queries, together), expected))
+              << "format " << static_cast<int>(format) << ", d " << d << ", capacity " << capacity;
+        std::vector<float> keys(static_cast<std::size_t>((capacity - 3) * d)),
+            values(static_cast<std::size_t>((capacity - 3) * shorter.shape.padded_d_vo()));
+        load_kv(shorter.shape, shorter.pages[0].data(), 1, capacity - 3, keys.data(), values.data());
+        for (std::int64_t t = 0; t < capacity - 3; ++t)
+          for (int i = 0; i < d; ++i) {
+            const std::size_t at = static_cast<std::size_t>((t * 2 + 1) * d + i);
+            ASSERT_EQ(keys[static_cast<std::size_t>(t * d + i)], sequence.keys[at]);
+            ASSERT_EQ(values[static_cast<std::size_t>(t * shorter.shape.padded_d_vo() + i)], sequence.values[at]);
+          }
+      }
+}
+
+// An entry with bias b counts 2^b times; the weights that come back say so.
+TEST_P(Attention, AddsBiasAndGivesWeights) {
+  for (const KvFormat format : kFormats)
+    for (const float soft_cap : {0.0f, 5.0f})
+      for (const std::int64_t length : {5, 100, 128}) {
+        const KvShape shape{1, 64, 64, format};
+        const Sequence sequence(shape, length);
+        std::vector<float> bias = gaussian(kPageTokens, 9, 2);
+        const Query query = sequence.query(4, 0, length), windowed = sequence.query(5, length / 2, length);
+        const ScoreRule rule{0.125f, soft_cap};
+        AlignedVector<float> out(2 * 64);
+        std::vector<float> weights(2 * kPageTokens, -1);
+        AttentionState states[] = {{0, 0, out.data()}, {0, 0, out.data() + 64}};
+        const QueryRow rows[] = {{query.q.data(), 0, length, 0}, {windowed.q.data(), length / 2, length, 0}};
+        attend_page(shape, sequence.pages[0].data(), 0, 0, rule, rows, states, {bias.data(), weights.data()});
+        for (std::size_t r = 0; r < 2; ++r) {
+          double sum = 0;
+          std::vector<double> mean(64);
+          for (std::int64_t t = 0; t < kPageTokens; ++t) {
+            const float weight = weights[r * kPageTokens + static_cast<std::size_t>(t)];
+            if (t < rows[r].first_key || t >= length) {
+              ASSERT_EQ(weight, 0.0f);
+              continue;
+            }
+            double score = 0;
+            for (std::size_t i = 0; i < 64; ++i)
+              score += static_cast<double>(rows[r].q[i]) * sequence.keys[static_cast<std::size_t>(t) * 64 + i];
+            score *= rule.scale;
+            if (soft_cap > 0) score = soft_cap * std::tanh(score / soft_cap);
+            score = score / std::log(2.0) + bias[static_cast<std::size_t>(t)];
+            ASSERT_NEAR(weight, std::exp2(score - states[r].max), 1e-5);
+            sum += weight;
+            for (std::size_t i = 0; i < 64; ++i)
+              mean[i] += weight * sequence.values[static_cast<std::size_t>(t) * 64 + i];
+          }
+          ASSERT_NEAR(states[r].sum, sum, 1e-5 * sum);
+          for (std::size_t i = 0; i < 64; ++i) ASSERT_NEAR(states[r].out[i], mean[i], 2e-5 * sum);
+        }
+      }
+}
+
 TEST(AttentionTargets, AgreeToTheBit) {
   for (const KvFormat format : kFormats) {
     const Sequence sequence({1, 80, 64, format}, 300);
@@ -282,6 +353,7 @@ TEST(KvShape, CountsBytes) {
   EXPECT_EQ(f16.page_bytes(), 3u * 128 * (64 + 80) * 2);
   const KvShape q8{2, 64, 64, KvFormat::Q8_0};
   EXPECT_EQ(q8.page_bytes(), 2u * 128 * (64 + 64) * 34 / 32);
+  EXPECT_EQ(f16.with_page(48).page_bytes(), 3u * 48 * (64 + 80) * 2);
   for (const int d : {1, 8, 12, 40, 100, 255})
     for (const KvFormat format : kFormats) {
       const KvShape shape{1, d, d, format};

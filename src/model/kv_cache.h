@@ -1,23 +1,32 @@
 // Dense attention: every key and value is kept, in pages.
 #pragma once
-#include <array>
 #include <span>
 #include <vector>
 
-#include "base/aligned.h"
 #include "base/slab_pool.h"
-#include "kernels/attention.h"
 #include "model/attention_policy.h"
+#include "model/attention_tiles.h"
 
 namespace narrows {
+
+// Floats of a row of q, k and v together, of its parts, and of the output.
+struct QkvWidths {
+  explicit QkvWidths(const LayerSpec& layer)
+      : q(std::int64_t{layer.heads} * layer.d_qk),
+        k(std::int64_t{layer.kv_heads} * layer.d_qk),
+        qkv(q + k + std::int64_t{layer.kv_heads} * layer.d_vo),
+        out(std::int64_t{layer.heads} * layer.d_vo) {}
+  std::int64_t q, k, qkv, out;
+};
 
 // Pages of one layer by their number; a page that a sliding window has left behind is given back.
 struct LayerPages {
   KvShape shape;
   int window = 0;
-  std::vector<std::byte*> pages;  // [page]; nullptr: not held
+  std::vector<KvPage> pages;
 };
 
+// A layer without KV heads holds nothing: there somebody else remembers.
 class DenseCache final : public SequenceCache {
  public:
   DenseCache(const ModelSpec& spec, KvFormat format);
@@ -49,44 +58,16 @@ class DenseAttention final : public AttentionPolicy {
   DenseAttention(const ModelSpec& spec, KvFormat format);  // spec must outlive it
   std::unique_ptr<SequenceCache> new_sequence() const override;
   void begin(const Batch& batch) override;
-  void end(const Batch& batch) override;
+  void end(ThreadPool& pool, const Batch& batch) override;
   void attend(int layer, ThreadPool& pool, const Batch& batch, const float* qkv, float* out) override;
 
  private:
-  // Up to kMostQueryRows queries of one run that share a KV head.
-  struct Tile {
-    const LayerPages* layer;
-    int kv_head, count;
-    std::array<QueryRow, kMostQueryRows> queries;
-    std::array<float*, kMostQueryRows> out;
-    std::int64_t first_page, end_page;
-  };
-  // A tile's work at one page, and the merging of one of its rows: `state` is its first one in states_.
-  struct PageItem {
-    const Tile* tile;
-    std::int64_t page;
-    std::size_t state;
-  };
-  struct RowItem {
-    const Tile* tile;
-    int row;
-    std::size_t state;
-  };
-
   void make_tiles(int layer, const Batch& batch, const float* qkv, float* out);
-  void attend_tiles(const LayerSpec& layer, ThreadPool& pool);
-  void attend_pages(const LayerSpec& layer, ThreadPool& pool);
-  void attend_page_of(const LayerSpec& layer, const Tile& tile, std::int64_t page, std::span<AttentionState> into) const;
 
   const ModelSpec& spec_;
   KvFormat format_;
   std::vector<float> alibi_slopes_;  // [heads of a layer] where positions are ALiBi
-  // Of the layer at hand:
-  std::vector<Tile> tiles_;
-  std::vector<PageItem> pages_;
-  std::vector<RowItem> rows_;
-  AlignedVector<float> partial_;  // out of each state
-  std::vector<AttentionState> states_;
+  AttentionTiles tiles_;  // of the layer at hand
 };
 
 }  // namespace narrows

@@ -1,0 +1,156 @@
+#include "selection/kv_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/aligned.h"
+#include "kernels/attention.h"
+#include "kernels/outer.h"
+
+namespace narrows {
+namespace {
+
+constexpr std::int64_t kBoundary = 64;
+constexpr std::int64_t kFarthest = std::int64_t{1} << 24;  // positions looked at for a place to compress
+
+// The first n entries in falling order of score.
+void sort_top(std::span<const float> score, std::vector<Entry>& order, std::int64_t n) {
+  order.resize(score.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::partial_sort(order.begin(), order.begin() + n, order.end(), [&](Entry a, Entry b) {
+    const float x = score[static_cast<std::size_t>(a)], y = score[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+}
+
+}  // namespace
+
+std::vector<Entry> keep_top(std::span<const float> score, std::int64_t window, std::int64_t keep) {
+  const std::int64_t entries = std::ssize(score);
+  window = std::min(window, entries);
+  const std::int64_t chosen = std::clamp<std::int64_t>(keep - window, 0, entries - window);
+  std::vector<Entry> kept;
+  sort_top(score.first(static_cast<std::size_t>(entries - window)), kept, chosen);
+  kept.resize(static_cast<std::size_t>(chosen));
+  std::sort(kept.begin(), kept.end());
+  for (std::int64_t e = entries - window; e < entries; ++e) kept.push_back(static_cast<Entry>(e));
+  return kept;
+}
+
+std::vector<Entry> keep_ends(std::int64_t entries, std::int64_t sinks, std::int64_t keep) {
+  keep = std::min(keep, entries);
+  sinks = std::min(sinks, keep);
+  std::vector<Entry> kept(static_cast<std::size_t>(keep));
+  for (std::int64_t i = 0; i < keep; ++i)
+    kept[static_cast<std::size_t>(i)] = static_cast<Entry>(i < sinks ? i : entries - keep + i);
+  return kept;
+}
+
+std::vector<float> pool_max(std::span<const float> score, std::int64_t width) {
+  const std::int64_t n = std::ssize(score), half = width / 2;
+  std::vector<float> pooled(score.size());
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto from = score.begin() + std::max<std::int64_t>(i - half, 0);
+    pooled[static_cast<std::size_t>(i)] = *std::max_element(from, score.begin() + std::min(i + half + 1, n));
+  }
+  return pooled;
+}
+
+std::vector<std::int64_t> allocate_jointly(std::span<const HeadClaim> heads, std::int64_t bytes, std::int64_t least,
+                                           std::int64_t step) {
+  struct Step {
+    double worth;  // per byte
+    std::int32_t head;
+    std::int64_t entries, number;
+  };
+  std::vector<Step> steps;
+  std::vector<std::int64_t> counts;
+  for (std::size_t h = 0; h < heads.size(); ++h) {
+    std::vector<float> sorted = heads[h].score;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    const std::int64_t n = std::ssize(sorted), first = std::min(least, n);
+    counts.push_back(first);
+    bytes -= first * heads[h].entry_bytes;
+    for (std::int64_t at = first, number = 0; at < n; at += step, ++number) {
+      const std::int64_t size = std::min(step, n - at);
+      double worth = 0;
+      for (std::int64_t i = at; i < at + size; ++i) worth += sorted[static_cast<std::size_t>(i)];
+      steps.push_back({worth / static_cast<double>(size * heads[h].entry_bytes), static_cast<std::int32_t>(h), size, number});
+    }
+  }
+  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
+    return a.worth != b.worth ? a.worth > b.worth : a.head != b.head ? a.head < b.head : a.number < b.number;
+  });
+  std::vector<char> full(heads.size());
+  for (const Step& s : steps) {
+    const std::size_t h = static_cast<std::size_t>(s.head);
+    const std::int64_t cost = s.entries * heads[h].entry_bytes;
+    if (cost > bytes) full[h] = 1;
+    if (full[h]) continue;  // a head takes its steps in order
+    bytes -= cost;
+    counts[h] += s.entries;
+  }
+  return counts;
+}
+
+std::vector<Entry> most_similar(std::span<const float> dropped, std::span<const float> kept, std::int64_t d,
+                                float threshold) {
+  const std::int64_t n = std::ssize(dropped) / d, m = std::ssize(kept) / d, columns = (m + 15) / 16 * 16;
+  std::vector<Entry> nearest(static_cast<std::size_t>(n), -1);
+  if (n == 0 || m == 0) return nearest;
+  const auto inverse_norm = [d](const float* x) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < d; ++i) sum += static_cast<double>(x[i]) * x[i];
+    return sum > 0 ? static_cast<float>(1 / std::sqrt(sum)) : 0.0f;
+  };
+  AlignedVector<float> unit(static_cast<std::size_t>(d * columns));  // kept keys, [d][columns]
+  for (std::int64_t j = 0; j < m; ++j) {
+    const float* key = kept.data() + j * d;
+    const float inverse = inverse_norm(key);
+    for (std::int64_t i = 0; i < d; ++i) unit[static_cast<std::size_t>(i * columns + j)] = key[i] * inverse;
+  }
+  constexpr std::int64_t kRows = 48;
+  AlignedVector<float> products(static_cast<std::size_t>(kRows * columns));
+  for (std::int64_t first = 0; first < n; first += kRows) {
+    const std::int64_t rows = std::min(kRows, n - first);
+    outer_products({dropped.data() + first * d, 1, d}, unit.data(), columns, d, rows, columns, products.data(), columns);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const float* row = products.data() + r * columns;
+      const auto at = std::max_element(row, row + m) - row;
+      if (row[at] * inverse_norm(dropped.data() + (first + r) * d) > threshold)
+        nearest[static_cast<std::size_t>(first + r)] = static_cast<Entry>(at);
+    }
+  }
+  return nearest;
+}
+
+// A block takes at most an eighth of the budget, and grows with the text, so that compressions stay a small part of the
+// work.
+std::int64_t KvSchedule::block(std::int64_t position) const {
+  const double share = std::min(1.0 / 32, budget / 8);
+  return std::max(kBoundary, static_cast<std::int64_t>(static_cast<double>(position) * share) / kBoundary * kBoundary);
+}
+
+std::int64_t KvSchedule::room(std::int64_t position) const {
+  const auto at = [&](std::int64_t length, std::int64_t new_entries) {
+    return static_cast<std::int64_t>(budget * static_cast<double>(length * dense_bytes)) -
+           std::min((length + kBoundary - 1) / kBoundary * kBoundary, most_probes) * probe_bytes - new_entries * entry_bytes;
+  };
+  // Room for entries comes sixteen at a time: it is tightest where the first and the last sixteen begin.
+  const std::int64_t b = block(position);
+  return std::min(at(position + 1, kKeyGroup), at(position + b - kKeyGroup + 1, b));
+}
+
+std::int64_t KvSchedule::next(std::int64_t position, std::int64_t held) const {
+  while (position < kFarthest) {
+    const std::int64_t b = block(position);
+    position += b;
+    held += b * entry_bytes;
+    const std::int64_t left = room(position);
+    if (left >= least_entries * entry_bytes && left < held) return position;
+  }
+  return INT64_MAX;
+}
+
+}  // namespace narrows

@@ -93,7 +93,7 @@ class SlowPaperAttention final : public AttentionPolicy {
   SlowPaperAttention(const ModelSpec& spec, float tau) : spec_(spec), threshold_(selection_threshold(tau)) {}
   std::unique_ptr<SequenceCache> new_sequence() const override { return std::make_unique<Cache>(); }
   void begin(const Batch&) override {}
-  void end(const Batch& batch) override { static_cast<Cache*>(batch.runs[0].cache)->held = batch.rows; }
+  void end(ThreadPool&, const Batch& batch) override { static_cast<Cache*>(batch.runs[0].cache)->held = batch.rows; }
   void observe(int index, ThreadPool& pool, const Batch& batch, const float* x) override {
     rows_.assign(x, batch.rows, spec_.d, pool, "x");
     chosen_ = index == 0 ? select_independently(rows_, threshold_, pool).representatives

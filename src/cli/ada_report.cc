@@ -116,12 +116,6 @@ void report(AdaReportCommand& o) {
   print(o.json == "-" ? ada_report_json(result) : as_text(result));
 }
 
-template <typename Value>
-CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<Value>& values,
-                      const std::string& help) {
-  return command.add_option(name, values, help)->delimiter(',')->allow_extra_args(false)->take_all();
-}
-
 }  // namespace
 
 void add_ada_report(CLI::App& program) {

@@ -11,6 +11,7 @@
 
 #include "base/bandwidth.h"
 #include "base/error.h"
+#include "base/measure.h"
 #include "base/progress.h"
 #include "cli/common.h"
 
@@ -24,7 +25,6 @@ struct BenchOptions {
   ModelOptions model;
   CacheOptions cache;
   CompressionOptions compression;
-  std::string ada;
   std::int64_t prompt = 512, generate = 128;
   std::vector<std::int64_t> depths{0}, parallel{1};
   int repetitions = 5;
@@ -72,7 +72,7 @@ class Bench {
   explicit Bench(const BenchOptions& options)
       : o_(options),
         kv_type_(o_.cache.kv_type()),
-        compression_(o_.compression.compression(o_.ada == "kv")),
+        compression_(o_.compression.compression()),
         model_(o_.model.load()) {
     const std::int64_t deepest = *std::max_element(o_.depths.begin(), o_.depths.end());
     needed_ = std::max(o_.prompt, deepest + o_.generate + 1);
@@ -166,9 +166,9 @@ class Bench {
     while (std::ssize(sessions_) < count)
       sessions_.emplace_back(
           model_, SessionOptions{.context = needed_,
-                                                   .kv_type = kv_type_,
-                                                   .chunk = o_.cache.chunk(),
-                                                   .compression = compression_});
+                                 .kv_type = kv_type_,
+                                 .chunk = o_.cache.chunk(),
+                                 .compression = compression_});
   }
   double cache_bytes(std::int64_t sessions) const {
     double bytes = 0;
@@ -191,7 +191,7 @@ class Bench {
   static double time(Work&& work) {
     const auto start = Clock::now();
     work();
-    return std::chrono::duration<double>(Clock::now() - start).count();
+    return seconds_since(start);
   }
 
   const BenchOptions& o_;
@@ -356,21 +356,11 @@ void add_bench(CLI::App& program) {
   command->add_option("-n,--n-gen", o->generate, "Tokens generated (default 128); 0: no such test")
       ->type_name("N")
       ->check(count);
-  command
-      ->add_option("-d,--n-depth", o->depths,
-                   "Tokens in the cache before generation (default 0); a list: a test each")
+  add_list(*command, "-d,--n-depth", o->depths, "Tokens in the cache before generation (default 0); a list: a test each")
       ->type_name("N,N")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->take_all()
       ->check(count);
-  command
-      ->add_option("--np,--parallel", o->parallel,
-                   "Sequences that generate together (default 1); a list: a test each")
+  add_list(*command, "--np,--parallel", o->parallel, "Sequences that generate together (default 1); a list: a test each")
       ->type_name("N,N")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->take_all()
       ->check(range(1, 4096));
   command->add_flag("--profile", o->profile,
                     "Run each test again and tell what each operation of a step takes (md and json)");
@@ -380,9 +370,6 @@ void add_bench(CLI::App& program) {
   command->add_option("-f,--file", o->file, "Use the tokens of this text, in the prompt and in generation")
       ->type_name("TEXT");
   add_kv_type(*command, o->cache);
-  command->add_option("--ada", o->ada, "kv: a key/value cache of representatives, see --kv-budget")
-      ->type_name("MODE")
-      ->check(CLI::IsMember({"kv"}).description(""));
   add_compression_options(*command, o->compression);
   add_chunk_size(*command, o->cache);
   command->add_option("-o,--output", o->output, "md (default), json or csv")

@@ -179,11 +179,8 @@ void add_calibrate(CLI::App& program) {
                    "svd: leave out directions once the rest of the energy is below T²; cascade: append what leaves more than T (default 0.1)")
       ->type_name("T")
       ->check(range(0, 0.999));
-  command->add_option("--sites", o->options.sites, "Only these: kinds (qkv, o, up, down, head) or names (blk.3.down); a list")
-      ->type_name("S,S")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->take_all();
+  add_list(*command, "--sites", o->options.sites, "Only these: kinds (qkv, o, up, down, head) or names (blk.3.down); a list")
+      ->type_name("S,S");
   command->add_option("--type", o->type, "Type of bases and images: f16 (default), bf16, q8_0 or f32")
       ->type_name("TYPE")
       ->check(CLI::IsMember({"f16", "bf16", "q8_0", "f32"}).description(""));

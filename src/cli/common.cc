@@ -154,13 +154,14 @@ constexpr std::pair<std::string_view, KvPolicy> kPolicies[] = {{"representatives
 
 }  // namespace
 
-std::optional<KvCompression> CompressionOptions::compression(bool ada) const {
-  if (!ada && policy.empty()) {
+std::optional<KvCompression> CompressionOptions::compression() const {
+  const bool kv = ada == "kv";
+  if (!kv && policy.empty()) {
     if (budget || window || compress_at > 0)
       throw UsageError(fmt::format("{} needs --ada kv or --kv-policy", budget ? "--kv-budget" : window ? "--window" : "--compress-at"));
     return std::nullopt;
   }
-  if (ada && !policy.empty() && policy != "representatives")
+  if (kv && !policy.empty() && policy != "representatives")
     throw UsageError(fmt::format("--ada kv and --kv-policy {} exclude each other", policy));
   KvCompression c;
   for (const auto& [name, value] : kPolicies)
@@ -174,7 +175,14 @@ std::optional<KvCompression> CompressionOptions::compression(bool ada) const {
   return c;
 }
 
-void add_compression_options(CLI::App& command, CompressionOptions& options) {
+void add_compression_options(CLI::App& command, CompressionOptions& options, bool paper) {
+  std::string help = "kv: a key/value cache of representatives, see --kv-budget";
+  std::vector<std::string> modes = {"kv"};
+  if (paper) {
+    help += "; paper: attention among representative tokens alone, as published; loses most of the quality";
+    modes.emplace_back("paper");
+  }
+  command.add_option("--ada", options.ada, help)->type_name("MODE")->check(CLI::IsMember(modes).description(""));
   std::vector<std::string> names;
   for (const auto& [name, value] : kPolicies) names.emplace_back(name);
   command

@@ -33,6 +33,12 @@ inline constexpr double kUnbounded = 1 << 30;
 // Numbers from least to most; a message of its own, and no clutter in help.
 CLI::Validator range(double least, double most);
 
+// An option whose values are separated by commas.
+template <typename Value>
+CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<Value>& values, const std::string& help) {
+  return command.add_option(name, values, help)->delimiter(',')->allow_extra_args(false)->take_all();
+}
+
 // -m, -t, --no-repack, and llama.cpp's flags that mean nothing here, each accepted with a line on stderr.
 void add_model_options(CLI::App& command, ModelOptions& options);
 
@@ -49,16 +55,19 @@ struct CacheOptions {
   // A line on stderr if the context is beyond what the model was trained on.
   void warn_beyond_training(const Model& model) const;
 };
-// --ada kv, --kv-policy, --kv-budget, --window.
+
+// --ada, --kv-policy, --kv-budget, --window.
 struct CompressionOptions {
+  std::string ada;  // "kv", "paper" (which is not compression) or empty
   std::string policy;
   std::optional<double> budget;
   std::optional<std::int64_t> window;
   std::int64_t compress_at = 0;
-  // `ada`: whether --ada kv is given. Throws UsageError for flags that make no sense together.
-  std::optional<KvCompression> compression(bool ada) const;
+  // Throws UsageError for flags that make no sense together.
+  std::optional<KvCompression> compression() const;
 };
-void add_compression_options(CLI::App& command, CompressionOptions& options);
+// `paper`: whether --ada may also be paper.
+void add_compression_options(CLI::App& command, CompressionOptions& options, bool paper = false);
 
 std::string_view kv_type_name(KvType type);  // "f16"
 void add_kv_type(CLI::App& command, CacheOptions& options);

@@ -173,12 +173,6 @@ void report(GsiReportCommand& o) {
   print(o.json ? gsi_report_json(result) : as_text(result));
 }
 
-template <typename Value>
-CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<Value>& values,
-                      const std::string& help) {
-  return command.add_option(name, values, help)->delimiter(',')->allow_extra_args(false)->take_all();
-}
-
 }  // namespace
 
 void add_gsi_report(CLI::App& program) {

@@ -28,7 +28,7 @@ struct RunOptions {
   CacheOptions cache;
   CompressionOptions compression;
   SamplerOptions sampler;
-  std::string prompt, file, prompt_ids, system, ada;
+  std::string prompt, file, prompt_ids, system;
   std::vector<std::string> stop;
   std::int64_t predict = -1, keep = 0, seed = 0;
   bool conversation = false, no_conversation = false, single_turn = false, no_escape = false,
@@ -53,9 +53,6 @@ void add_options(CLI::App& c, RunOptions& o) {
       ->type_name("N")
       ->check(range(0, kUnbounded));
   add_kv_type(c, o.cache);
-  c.add_option("--ada", o.ada, "kv: a key/value cache of representatives, see --kv-budget")
-      ->type_name("MODE")
-      ->check(CLI::IsMember({"kv"}).description(""));
   add_compression_options(c, o.compression);
   add_chunk_size(c, o.cache);
   c.add_flag("--context-shift,!--no-context-shift", o.context_shift,
@@ -135,7 +132,7 @@ class Runner {
                          .chunk = o_.cache.chunk(),
                          .context_shift = o_.context_shift,
                          .keep = o_.keep,
-                         .compression = o_.compression.compression(o_.ada == "kv")},
+                         .compression = o_.compression.compression()},
         model_(options.model.load()),
         session_(model_, session_options_),
         sampler_(o_.sampler) {

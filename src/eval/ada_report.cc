@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 
 #include "base/error.h"
+#include "base/measure.h"
 #include "generate/layer_walk.h"
 #include "selection/representatives.h"
 #include "subspace/apply_gsi.h"
@@ -19,13 +21,7 @@ template <typename Work>
 double seconds(Work&& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  return seconds_since(start);
 }
 
 double jaccard(const Tokens& a, const Tokens& b) {
@@ -204,7 +200,7 @@ AdaReport ada_report(const std::shared_ptr<Model>& model, std::string_view text,
   }
 
   AdaReport report;
-  report.model = target.path().substr(target.path().find_last_of('/') + 1);
+  report.model = std::filesystem::path(target.path()).filename().string();
   report.layers = spec.layers;
   report.d = spec.d;
   report.threads = target.threads();

@@ -20,7 +20,6 @@ class LayerWalk {
   std::int64_t tokens() const { return tokens_; }
   std::int64_t windows() const { return static_cast<std::int64_t>(windows_.size()); }
   std::int64_t window_tokens(std::int64_t window) const { return std::ssize(windows_[static_cast<std::size_t>(window)]); }
-  std::size_t bytes() const { return x_.size() * sizeof(float); }
 
   // [window_tokens][d], the residual stream of a window where the walk stands: what the next layer will read. Before
   // the first layer it is there after pass_embedding().

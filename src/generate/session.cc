@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "model/kv_cache.h"
 #include "generate/session_attention.h"
+#include "model/kv_cache.h"
 #include "model/loaded_model.h"
 #include "selection/compressed_attention.h"
 

@@ -431,28 +431,6 @@ void store_elements(KvFormat format, const float* x, int n, std::byte* to, int s
   }
 }
 
-}  // namespace
-
-void store_kv(const KvShape& shape, std::byte* page, std::int64_t slot, const float* keys, const float* values) {
-  const std::size_t element = shape.element_bytes();
-  for (int h = 0; h < shape.kv_heads; ++h) {
-    std::byte* head = page + static_cast<std::size_t>(h) * shape.head_bytes();
-    std::byte* group = head + static_cast<std::size_t>(slot / kKeyGroup) * shape.key_group_bytes();
-    const std::size_t lane = static_cast<std::size_t>(slot % kKeyGroup);
-    store_elements(shape.format, keys + h * shape.d_qk, shape.d_qk, group + lane * element, kKeyGroup,
-                   group + static_cast<std::size_t>(shape.d_qk) * 16 * element + lane * 2, kKeyGroup);
-    std::byte* rows = head + shape.keys_bytes();
-    const std::size_t padded = static_cast<std::size_t>(shape.padded_d_vo());
-    store_elements(shape.format, values + h * shape.d_vo, shape.d_vo,
-                   rows + static_cast<std::size_t>(slot) * padded * element, 1,
-                   rows + static_cast<std::size_t>(shape.page_tokens) * padded * element +
-                       static_cast<std::size_t>(slot) * static_cast<std::size_t>((shape.d_vo + 31) / 32) * 2,
-                   1);
-  }
-}
-
-namespace {
-
 // Bytes at `slot` of one head: element i of a key lies at key + i · 16 · element, scale i of a key at
 // key_scales + 32 i.
 template <typename Byte>
@@ -471,6 +449,14 @@ struct Slot {
 };
 
 }  // namespace
+
+void store_kv(const KvShape& shape, std::byte* page, std::int64_t slot, const float* keys, const float* values) {
+  for (int h = 0; h < shape.kv_heads; ++h) {
+    const Slot<std::byte> at(shape, page + static_cast<std::size_t>(h) * shape.head_bytes(), slot);
+    store_elements(shape.format, keys + h * shape.d_qk, shape.d_qk, at.key, kKeyGroup, at.key_scales, kKeyGroup);
+    store_elements(shape.format, values + h * shape.d_vo, shape.d_vo, at.value, 1, at.value_scales, 1);
+  }
+}
 
 void copy_kv(const KvShape& from_shape, const std::byte* from, std::int64_t from_slot, const KvShape& to_shape,
              std::byte* to, std::int64_t to_slot) {

@@ -1,5 +1,7 @@
 #include "kernels/projection.h"
 
+#include <algorithm>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/projection.cc"
 #include "kernels/targets.h"
@@ -195,6 +197,18 @@ bool can_project(DType dtype) {
 void project(const WeightMatrix& basis, Range groups, const float* x, std::int64_t x_stride, Range tokens,
              std::int64_t rows, float* g, float* span) {
   HWY_DYNAMIC_DISPATCH(Project)(basis, groups, x, x_stride, tokens, rows, g, span);
+}
+
+void project(const WeightMatrix& basis, ThreadPool& pool, const float* x, std::int64_t rows, float* g, float* span) {
+  constexpr std::int64_t kTokenBlock = 16;  // tokens that a thread projects on a group of basis vectors
+  const std::int64_t groups = projection_groups(basis.rows), blocks = (rows + kTokenBlock - 1) / kTokenBlock;
+  pool.share(groups * blocks, 1, [&](int, Range range) {
+    for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
+      const std::int64_t block = unit / groups, group = unit % groups;
+      project(basis, {group, group + 1}, x, basis.cols, {block * kTokenBlock, std::min((block + 1) * kTokenBlock, rows)}, rows,
+              g, span);
+    }
+  });
 }
 
 ResidualNorms residual_norms(const float* x, const float* span, std::int64_t group_stride, std::int64_t groups,

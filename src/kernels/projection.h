@@ -24,6 +24,9 @@ bool can_project(DType dtype);
 void project(const WeightMatrix& basis, Range groups, const float* x, std::int64_t x_stride, Range tokens,
              std::int64_t rows, float* g, float* span);
 
+// The same for all groups of x [rows][d], shared among threads.
+void project(const WeightMatrix& basis, ThreadPool& pool, const float* x, std::int64_t rows, float* g, float* span);
+
 // ‖r‖² and ‖x‖² of one token, r = x - Σ groups span. Sixteen partial sums, as everywhere.
 struct ResidualNorms {
   float residual, whole;  // squared

@@ -1,5 +1,6 @@
 // Attention of many queries over pages, shared among threads: what attention policies have in common.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <span>
 #include <vector>

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/measure.h"
 #include "model/wrapped_site.h"
 #include "narrows/session.h"
 #include "subspace/apply_gsi.h"
@@ -12,8 +13,6 @@ namespace narrows {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 class TimedSite final : public WrappedSite {
  public:
@@ -95,10 +94,6 @@ WorkTimes time_work(const std::shared_ptr<Model>& dense, const std::shared_ptr<M
     }
     progress(round, rounds);
   }
-  const auto median = [](std::vector<double>& values) {
-    std::sort(values.begin(), values.end());
-    return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-  };
   return {median(prefill[0]), median(prefill[1]), median(decode[0]), median(decode[1])};
 }
 

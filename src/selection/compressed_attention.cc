@@ -46,6 +46,9 @@ class CompressedAttention final : public AttentionPolicy {
     return cache.layer(at.layer).heads[static_cast<std::size_t>(at.kv_head)];
   }
   const LayerSpec& layer_of(HeadAt at) const { return spec_.layer[static_cast<std::size_t>(at.layer)]; }
+  // Of one entry of one head: keys and values; with what the policy remembers beside them.
+  static std::int64_t kv_bytes(const KvShape& shape) { return static_cast<std::int64_t>(shape.page_bytes()) / kPageTokens; }
+  std::int64_t entry_bytes(const KvShape& shape) const { return kv_bytes(shape) + (received_ ? 4 : 0) + (merges_ ? 4 : 0); }
   ScoreRule rule(const LayerSpec& layer) const { return {layer.score_scale, spec_.score_cap}; }
   void receive(int index, CompressedCache& cache, ThreadPool& pool, const Run& run, const float* qkv);
   void compress(CompressedCache& cache, ThreadPool& pool);
@@ -96,11 +99,10 @@ CompressedAttention::CompressedAttention(const ModelSpec& spec, const Weights& w
     const LayerSpec& layer = spec.layer[static_cast<std::size_t>(l)];
     if (layer.window > 0) continue;
     const KvShape shape{1, layer.d_qk, layer.d_vo, format};
-    const std::int64_t entry = static_cast<std::int64_t>(shape.page_bytes()) / kPageTokens;
     for (int h = 0; h < layer.kv_heads; ++h) {
       heads_.push_back({l, h});
-      schedule_.dense_bytes += entry;
-      schedule_.entry_bytes += entry + (received_ ? 4 : 0) + (merges_ ? 4 : 0);
+      schedule_.dense_bytes += kv_bytes(shape);
+      schedule_.entry_bytes += entry_bytes(shape);
       if (probes_) schedule_.probe_bytes += static_cast<std::int64_t>(probe_bytes(layer.d_qk));
     }
   }
@@ -184,9 +186,9 @@ void CompressedAttention::receive(int index, CompressedCache& cache, ThreadPool&
   const QkvWidths w{layer};
   const int group = layer.heads / layer.kv_heads;
   EntryLayer& entries = cache.layer(index);
-  const std::int64_t from =
-      o_.policy == KvPolicy::H2o || cache.next() == INT64_MAX ? 0 : cache.next() - kObserved;
-  if (o_.policy != KvPolicy::H2o && cache.next() == INT64_MAX) return;
+  const bool all = o_.policy == KvPolicy::H2o;
+  if (!all && cache.next() == INT64_MAX) return;
+  const std::int64_t from = all ? 0 : cache.next() - kObserved;
   pool.share(layer.kv_heads, 1, [&](int, Range range) {
     AlignedVector<float> p, out(static_cast<std::size_t>(kMostQueryRows * entries.shape.padded_d_vo()));
     for (std::int64_t h = range.begin; h < range.end; ++h) {
@@ -222,8 +224,7 @@ void CompressedAttention::compress(CompressedCache& cache, ThreadPool& pool) {
   std::int64_t held = 0;
   for (std::size_t i = 0; i < heads_.size(); ++i) {
     counts.push_back(std::ssize(kept[i]));
-    const KvShape& shape = cache.layer(heads_[i].layer).shape;
-    held += counts.back() * (static_cast<std::int64_t>(shape.page_bytes()) / kPageTokens + (received_ ? 4 : 0) + (merges_ ? 4 : 0));
+    held += counts.back() * entry_bytes(cache.layer(heads_[i].layer).shape);
   }
   std::vector<std::vector<float>> biases(heads_.size());
   pool.share(std::ssize(heads_), 1, [&](int, Range range) {
@@ -299,7 +300,7 @@ std::vector<std::vector<Entry>> CompressedAttention::choose_by_probes(Compressed
       claim.score = probe_importance(shape, head.pages, seen, seen - std::min(o_.window, seen), rule(layer), q.data(),
                                      of_head, group, products_[static_cast<std::size_t>(at.layer)].data() + at.kv_head * group * d * d,
                                      scratch[static_cast<std::size_t>(thread)]);
-      claim.entry_bytes = static_cast<std::int64_t>(shape.page_bytes()) / kPageTokens;
+      claim.entry_bytes = kv_bytes(shape);
     }
   });
   // A twentieth of the mean for each at least.
@@ -322,11 +323,7 @@ std::vector<float> CompressedAttention::merge(CompressedCache& cache, HeadAt at,
   HeadEntries& head = head_of(cache, at);
   const std::int64_t entries = cache.entries(head), d = shape.d_qk, padded = shape.padded_d_vo();
   std::vector<float> keys(static_cast<std::size_t>(entries * d)), values(static_cast<std::size_t>(entries * padded));
-  for (std::int64_t first = 0; first < entries; first += kPageTokens) {
-    const KvPage& page = head.pages[static_cast<std::size_t>(first / kPageTokens)];
-    load_kv(shape.with_page(page.tokens), page.data, 0, std::min(entries - first, kPageTokens), keys.data() + first * d,
-            values.data() + first * padded);
-  }
+  load_entries(shape, head.pages, entries, keys.data(), values.data());
   const std::vector<float> bias = cache.biases(head);
   const std::int64_t targets = std::ssize(kept) - std::min<std::int64_t>(o_.window, std::ssize(kept));
   std::vector<Entry> dropped;

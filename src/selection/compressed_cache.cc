@@ -188,14 +188,6 @@ std::size_t CompressedCache::bytes_read() const {
   return bytes;
 }
 
-std::int64_t CompressedCache::entry_bytes_held() const {
-  std::int64_t bytes = 0;
-  for (const EntryLayer& layer : layers_)
-    for (const HeadEntries& head : layer.heads)
-      bytes += entries(head) * static_cast<std::int64_t>(layer.shape.page_bytes()) / kPageTokens;
-  return bytes;
-}
-
 void CompressedCache::keep(const KvShape& shape, HeadEntries& head, std::span<const Entry> kept) const {
   for (std::int64_t to = 0; to < std::ssize(kept); ++to) {
     const std::int64_t from = kept[static_cast<std::size_t>(to)];

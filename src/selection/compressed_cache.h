@@ -53,8 +53,6 @@ class CompressedCache final : public SequenceCache {
   std::vector<EntryLayer>& layers() { return layers_; }
   DenseCache& windowed() { return windowed_; }
   std::int64_t entries(const HeadEntries& head) const { return head.compressed + length_ - first_exact_; }
-  // Bytes of the entries that stand for something.
-  std::int64_t entry_bytes_held() const;
 
   void reserve(std::int64_t end);
   void advance(std::int64_t end) { length_ = end; }

@@ -7,15 +7,6 @@
 #include "kernels/outer.h"
 
 namespace narrows {
-namespace {
-
-float* room(AlignedVector<float>& buffer, std::int64_t n) {
-  if (std::ssize(buffer) < n) buffer.resize(static_cast<std::size_t>(n));
-  return buffer.data();
-}
-
-}  // namespace
-
 AlignedVector<float> output_products(const LayerSpec& layer, const WeightMatrix& output) {
   const std::int64_t d = output.rows, width = output.cols, padded = KvShape{1, layer.d_qk, layer.d_vo}.padded_d_vo();
   AlignedVector<float> rows(static_cast<std::size_t>(d * width)), columns(static_cast<std::size_t>(d * padded));
@@ -30,6 +21,15 @@ AlignedVector<float> output_products(const LayerSpec& layer, const WeightMatrix&
                    products.data() + h * padded * padded, padded);
   }
   return products;
+}
+
+void load_entries(const KvShape& shape, const std::vector<KvPage>& pages, std::int64_t entries, float* keys,
+                  float* values) {
+  for (std::int64_t first = 0; first < entries; first += kPageTokens) {
+    const KvPage& page = pages[static_cast<std::size_t>(first / kPageTokens)];
+    load_kv(shape.with_page(page.tokens), page.data, 0, std::min(entries - first, kPageTokens),
+            keys ? keys + first * shape.d_qk : nullptr, values + first * shape.padded_d_vo());
+  }
 }
 
 void attention_probabilities(const KvShape& shape, const std::vector<KvPage>& pages, const ScoreRule& rule,
@@ -118,10 +118,7 @@ std::vector<float> probe_importance(const KvShape& shape, const std::vector<KvPa
   float* gathered = room(scratch.gathered, entries * width);
   outer_products({p, stride, 1}, columns, width, n, entries, width, gathered, width);
   float* values = room(scratch.values, stride * d);
-  for (std::int64_t first = 0; first < entries; first += kPageTokens) {
-    const KvPage& page = pages[static_cast<std::size_t>(first / kPageTokens)];
-    load_kv(shape.with_page(page.tokens), page.data, 0, std::min(entries - first, kPageTokens), nullptr, values + first * d);
-  }
+  load_entries(shape, pages, entries, nullptr, values);
   float* weighted = room(scratch.weighted, entries * d);
   for (std::int64_t e = 0; e < entries; ++e)
     for (std::int64_t k = 0; k < d; ++k) weighted[e * d + k] = -2 * gathered[e * width + k];

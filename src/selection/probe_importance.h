@@ -15,6 +15,10 @@ namespace narrows {
 // Wᵀ W of every head's columns of a layer's output map: [heads][padded d_vo][padded d_vo].
 AlignedVector<float> output_products(const LayerSpec& layer, const WeightMatrix& output);
 
+// What is stored of the first `entries` entries of a head: keys [entries][d_qk], or nullptr, and values
+// [entries][padded d_vo].
+void load_entries(const KvShape& shape, const std::vector<KvPage>& pages, std::int64_t entries, float* keys, float* values);
+
 // Probability of each entry for each query, and what the queries gather. Rows see [0, end_key) of the entries.
 // p: [rows][stride], zeros beyond end_key up to whole pages; out: [rows][padded d_vo]; up to kMostQueryRows rows.
 void attention_probabilities(const KvShape& shape, const std::vector<KvPage>& pages, const ScoreRule& rule,

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/measure.h"
 #include "formats/fingerprint.h"
 #include "generate/layer_walk.h"
 #include "kernels/projection.h"
@@ -22,10 +23,6 @@ namespace {
 
 constexpr double kCascadeTolerance = 0.1;
 constexpr std::int64_t kImageRows = 512;  // rows of W in floats at once
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // What gathers one site's statistics, and the time that takes.
 class Collector {

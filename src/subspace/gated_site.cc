@@ -13,7 +13,6 @@ namespace narrows {
 namespace {
 
 constexpr std::int64_t kTokensTogether = 64;  // whose spans are held at once
-constexpr std::int64_t kTokenBlock = 16;      // tokens that a thread projects on a group of basis vectors
 
 std::size_t rounded(std::size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
@@ -27,11 +26,11 @@ double orthogonality_defect(const WeightMatrix& basis) {
   dequantize(basis.dtype, basis.data, v.data(), k * d);
   gemm(Transpose::No, Transpose::Yes, k, k, d, 1.0f, v.data(), d, v.data(), d, 0.0f, defect.data(), k);
   for (std::int64_t j = 0; j < k; ++j) defect[static_cast<std::size_t>(j * k + j)] -= 1;
-  double sum = 0;
   for (int twice = 0; twice < 2; ++twice) {
     gemm(Transpose::No, Transpose::No, k, k, k, 1.0f, defect.data(), k, defect.data(), k, 0.0f, second.data(), k);
     defect.swap(second);
   }
+  double sum = 0;
   for (const float e : defect) sum += double{e} * e;
   const double bound = std::pow(sum, 1.0 / 8) + kRounding;
   return std::isfinite(bound) ? bound : std::numeric_limits<double>::infinity();
@@ -115,17 +114,6 @@ std::size_t GatedSite::bytes_read() const {
                                                (1 - fast) * static_cast<double>(dense_bytes())));
 }
 
-void GatedSite::project_block(ThreadPool& pool, const float* x, std::int64_t count, float* g, float* span) {
-  const std::int64_t groups = projection_groups(k()), blocks = (count + kTokenBlock - 1) / kTokenBlock;
-  pool.share(groups * blocks, 1, [&](int, Range range) {
-    for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
-      const std::int64_t block = unit / groups, group = unit % groups;
-      project(basis_, {group, group + 1}, x, in(), {block * kTokenBlock, std::min((block + 1) * kTokenBlock, count)}, count, g,
-              span);
-    }
-  });
-}
-
 // g and ρ of tokens, with r computed.
 void GatedSite::explicit_ratios(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* g,
                                 float* ratios) {
@@ -133,7 +121,7 @@ void GatedSite::explicit_ratios(ThreadPool& pool, SiteScratch& scratch, const fl
   float* span = room(scratch.span, groups * std::min(rows, kTokensTogether) * d);
   for (std::int64_t first = 0; first < rows; first += kTokensTogether) {
     const std::int64_t count = std::min(kTokensTogether, rows - first);
-    project_block(pool, x + first * d, count, g + first * k(), span);
+    project(basis_, pool, x + first * d, count, g + first * k(), span);
     pool.share(count, 4, [&](int, Range range) {
       for (std::int64_t t = range.begin; t < range.end; ++t) {
         const ResidualNorms norms = residual_norms(x + (first + t) * d, span + t * d, count * d, groups, d);
@@ -150,7 +138,7 @@ void GatedSite::project_tokens(ThreadPool& pool, SiteScratch& scratch, const flo
   ratios_.resize(static_cast<std::size_t>(rows));
   const double wanted = double{epsilon_} * epsilon_;
   if (measured_ || wanted <= defect_) return explicit_ratios(pool, scratch, x, rows, g, ratios_.data());
-  project_block(pool, x, rows, g, nullptr);
+  project(basis_, pool, x, rows, g, nullptr);
   pool.share(rows, 4, [&](int, Range range) {
     for (std::int64_t t = range.begin; t < range.end; ++t) {
       const double whole = residual_norms(x + t * d, nullptr, 0, 0, d).whole;

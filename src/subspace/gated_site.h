@@ -45,7 +45,6 @@ class GatedSite final : public WrappedSite {
 
  private:
   void project_tokens(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows);
-  void project_block(ThreadPool& pool, const float* x, std::int64_t count, float* g, float* span);
   void explicit_ratios(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* g, float* ratios);
 
   LargeBuffer storage_{0};  // of basis and images

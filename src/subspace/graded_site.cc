@@ -138,22 +138,8 @@ std::size_t GradedSite::bytes_read() const {
   return static_cast<std::size_t>(std::llround(bytes));
 }
 
-// Vᵀx of every token in scratch.projected.
-void GradedSite::rotate(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows) {
-  constexpr std::int64_t kTokenBlock = 16;
-  const std::int64_t d = in(), groups = projection_groups(d), blocks = (rows + kTokenBlock - 1) / kTokenBlock;
-  float* g = room(scratch.projected, rows * d);
-  pool.share(groups * blocks, 1, [&](int, Range range) {
-    for (std::int64_t unit = range.begin; unit < range.end; ++unit) {
-      const std::int64_t block = unit / groups, group = unit % groups;
-      project(basis_, {group, group + 1}, x, d, {block * kTokenBlock, std::min((block + 1) * kTokenBlock, rows)}, rows, g,
-              nullptr);
-    }
-  });
-}
-
 void GradedSite::apply(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows, float* y) {
-  if (rotated()) rotate(pool, scratch, x, rows);
+  if (rotated()) project(basis_, pool, x, rows, room(scratch.projected, rows * columns()), nullptr);
   std::int64_t partials = 0, units = 0, strips = 0;
   for (const GradedMatrix& m : matrices_) {
     partials += m.partials();

@@ -50,7 +50,6 @@ class GradedSite final : public WrappedSite {
   double fine_share() const;
 
  private:
-  void rotate(ThreadPool& pool, SiteScratch& scratch, const float* x, std::int64_t rows);
   std::int64_t columns() const { return static_cast<std::int64_t>(coarse_gain_.size()); }
 
   LargeBuffer basis_storage_{0};

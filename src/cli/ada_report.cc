@@ -93,7 +93,9 @@ void check(const AdaReportCommand& o) {
 
 void report(AdaReportCommand& o) {
   check(o);
-  const std::string text = read_file(o.file);
+  const std::string text = read_text(o.file);
+  for (const std::string* output : {&o.json, &o.html})
+    if (!output->empty() && *output != "-") check_output(*output, {o.model.path, o.file});
   std::optional<OutputFile> json, page;  // before the work, which a path that cannot be written would waste
   if (!o.json.empty() && o.json != "-") json.emplace(o.json);
   if (!o.html.empty()) page.emplace(o.html);

@@ -149,7 +149,8 @@ void run(CalibrateCommand& o) {
   o.options.method = o.method == "cascade" ? BasisMethod::Cascade : BasisMethod::Svd;
   o.options.type = *dtype_by_name(o.type);
   o.options.compare = !o.no_compare;
-  const std::string text = read_file(o.file);
+  check_output(o.output, {o.model.path, o.file});
+  const std::string text = read_text(o.file);
   const auto model = o.model.load();
   std::optional<Progress> bar;
   o.options.progress = [&](std::int64_t done, std::int64_t total) {

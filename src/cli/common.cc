@@ -9,9 +9,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 
 #include "base/error.h"
+#include "base/output_file.h"
 
 namespace narrows::cli {
 namespace {
@@ -248,6 +250,26 @@ std::string read_file(const std::string& path) {
   if (!standard) std::fclose(file);
   if (error != 0) fail("{}: cannot read: {}", standard ? "standard input" : path, std::strerror(error));
   return text;
+}
+
+std::string read_text(const std::string& path) {
+  std::string text = read_file(path);
+  const std::string name = path == "-" ? "standard input" : path;
+  if (text.starts_with("GGUF")) fail("{}: expected a text, found a GGUF file", name);
+  if (const std::size_t at = text.find('\0'); at != std::string::npos)
+    fail("{}: expected a text, found a zero byte at {}", name, at);
+  return text;
+}
+
+void check_output(const std::string& output, const std::vector<std::string>& inputs) {
+  std::error_code absent;
+  for (const std::string& input : inputs)
+    if (std::filesystem::equivalent(input, output, absent))
+      throw UsageError(fmt::format("{}: expected another file than {}, which is read", output, input));
+  // A device or a pipe is opened once, when there is something to write.
+  if (std::filesystem::is_regular_file(output, absent) || !std::filesystem::exists(output, absent) ||
+      std::filesystem::is_directory(output, absent))
+    OutputFile probe(output);
 }
 
 std::vector<TokenId> parse_ids(std::string_view text, std::string_view flag) {

@@ -76,6 +76,13 @@ void add_chunk_size(CLI::App& command, CacheOptions& options);
 // The bytes of a file; "-" is standard input. Throws Error if it cannot be read.
 std::string read_file(const std::string& path);
 
+// The same of a text: throws Error for a binary file.
+std::string read_text(const std::string& path);
+
+// Before the work: throws UsageError if `output` is one of the files that are read (or a link to it), Error if it cannot
+// be written.
+void check_output(const std::string& output, const std::vector<std::string>& inputs);
+
 // "1,2,3" (commas, spaces or both, brackets ignored). Throws UsageError naming `flag` if it is no list of
 // ids.
 std::vector<TokenId> parse_ids(std::string_view text, std::string_view flag);

@@ -31,6 +31,7 @@ std::string as_json(const EvalResult& result) {
   if (const auto& a = result.agreement) {
     json["reference_perplexity"] = a->reference_perplexity;
     json["perplexity_ratio"] = a->perplexity_ratio;
+    json["log_ratio_error"] = a->log_ratio_error;
     json["top1_agreement"] = a->top1_agreement;
     json["kl_mean"] = a->kl_mean;
     json["weight_bytes_fraction"] = a->weight_bytes_fraction;
@@ -44,10 +45,10 @@ std::string as_text(const EvalResult& result) {
                                  result.perplexity, result.tokens, result.windows);
   if (const auto& a = result.agreement) {
     text += fmt::format(
-        "reference perplexity  {:.4f}\nperplexity ratio      {:.5f}\ntop-1 agreement       {:.2f} %\n"
+        "reference perplexity  {:.4f}\nperplexity ratio      {:.5f} (standard error {:.5f})\ntop-1 agreement       {:.2f} %\n"
         "mean KL divergence    {:.3e} nats\nweight bytes          {:.4f} of the reference's\n"
         "cache bytes           {:.4f} of the reference's\n",
-        a->reference_perplexity, a->perplexity_ratio, a->top1_agreement * 100, a->kl_mean,
+        a->reference_perplexity, a->perplexity_ratio, a->perplexity_ratio * a->log_ratio_error, a->top1_agreement * 100, a->kl_mean,
         a->weight_bytes_fraction, a->kv_bytes_fraction);
   }
   return text;
@@ -63,7 +64,7 @@ void eval(const EvalCommand& o) {
     throw UsageError(fmt::format("{}: expected less than the {} tokens of a window, by 2 at least, found {}",
                                  o.score_from > 0 ? "--score-from" : "--compress-at", options.context, options.score_from));
   const float tau = o.tau.value_or(0.3f);
-  if (o.compression.ada == "paper" && tau > 0) {
+  if (o.compression.ada == "paper" && tau != 0) {
     if (!o.cache.kv_type_k.empty() || !o.cache.kv_type_v.empty())
       throw UsageError("--ada paper and --kv-type exclude each other: its keys and values are f32");
     try {
@@ -73,7 +74,7 @@ void eval(const EvalCommand& o) {
     }
     options.attention = [tau](const ModelSpec& spec) { return paper_attention(spec, tau); };
   }
-  const std::string text = read_file(o.file);
+  const std::string text = read_text(o.file);
   const auto model = o.model.load();
   o.cache.warn_beyond_training(*model);
   const auto reference = o.reference.empty() ? nullptr : Model::load(o.reference, o.model.load_options());

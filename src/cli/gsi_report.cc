@@ -146,11 +146,12 @@ void check(const GsiReportCommand& o) {
 
 void report(GsiReportCommand& o) {
   check(o);
-  const std::string text = read_file(o.file),
-                    calibration = o.calibration.empty() ? "" : read_file(o.calibration);
+  const std::string text = read_text(o.file),
+                    calibration = o.calibration.empty() ? "" : read_text(o.calibration);
   if (!o.calibration.empty() && calibration.empty())
     fail("{}: expected a text, found nothing", o.calibration);
   std::optional<OutputFile> page;
+  if (!o.html.empty()) check_output(o.html, {o.model.path, o.file, o.gsi, o.calibration});
   if (!o.html.empty())
     page.emplace(o.html);  // before the work, which a path that cannot be written would waste
   const auto model = o.model.load();

@@ -98,6 +98,7 @@ std::string describe(const Json& d) {
                                  d["architecture"].get<std::string>(), d["format"].get<std::string>()));
   table.add("size", fmt::format("{}, {:.1f} M parameters", bytes(d["file_bytes"]),
                                 d["parameters"].get<double>() / 1e6));
+  table.add("fingerprint", d["fingerprint"].get<std::string>());
   std::string_view label = "weights";
   const Json types = d.value("types", Json::object());
   for (const auto& [name, type] : types.items()) {

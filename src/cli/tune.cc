@@ -50,6 +50,7 @@ Json as_json(const TuneResult& r, const TuneCommand& o, bool written) {
             {"calibration_tokens", r.calibration_tokens},
             {"validation_tokens", m.tokens},
             {"perplexity_ratio", m.perplexity_ratio},
+            {"log_ratio_error", m.log_ratio_error},
             {"top1_agreement", m.top1_agreement},
             {"kl_mean", m.kl_mean},
             {"weight_bytes_fraction", m.weight_bytes_fraction},
@@ -81,6 +82,12 @@ Json as_json(const TuneResult& r, const TuneCommand& o, bool written) {
   return json;
 }
 
+// An earlier plan could be taken for one that this run wrote.
+std::string left_alone(const TuneCommand& o) {
+  std::error_code absent;
+  return std::filesystem::is_regular_file(o.output, absent) ? fmt::format("{} is left as it was.\n", o.output) : "";
+}
+
 std::string as_text(const TuneResult& r, const TuneCommand& o, bool written) {
   const PlanMeasurements& m = r.plan.measured;
   std::string text =
@@ -90,37 +97,38 @@ std::string as_text(const TuneResult& r, const TuneCommand& o, bool written) {
   for (const SiteCost& c : r.costs)
     text += fmt::format("{:<6} {:>5} {:>8.1f} µs {:>9} {:>8.1f} µs {:>9} {:>9.1f} µs {:>9.1f} µs  {}\n", c.kind, c.sites,
                         1e6 * c.dense_seconds, human_bytes(c.dense_bytes), 1e6 * c.planned_seconds,
-                        human_bytes(c.planned_bytes), 1e6 * c.dense_prompt, 1e6 * c.planned_prompt, c.pays ? "pays" : "stays dense");
+                        human_bytes(c.planned_bytes), 1e6 * c.dense_prompt, 1e6 * c.planned_prompt, c.pays ? "pays" : o.options.force ? "does not pay" : "stays dense");
   for (const std::string& note : r.notes) text += note + '\n';
   if (r.plan.sites.empty()) {
     text += "Nothing pays on this machine: dense is the fastest way to run this model. No plan is written.\n";
-    return text;
+    return text + left_alone(o);
   }
   std::int64_t graded = 0, gated = 0;
   for (const SitePlan& s : r.plan.sites) (s.mode == SiteMode::Gated ? gated : graded) += 1;
   text += fmt::format(
       "\nPlan: {} graded and {} gated sites; reads {:.3f} of the dense weight bytes\n"
-      "Quality on {} tokens kept apart: perplexity ratio {:.4f}, top-1 agreement {:.2f} %, KL {:.4f} nats\n"
+      "Quality on {} tokens kept apart: perplexity ratio {:.4f} ± {:.4f}, top-1 agreement {:.2f} %, KL {:.4f} nats\n"
       "Decode   dense {:>8.1f} tokens/s, plan {:>8.1f}: {:.2f} times as fast\n"
       "Prompts  dense {:>8.1f} tokens/s, plan {:>8.1f}: {:.2f} times as fast\n"
       "{} tokens of prompt and {} of answer: {:.3f} s dense, {:.3f} s with the plan\n",
-      graded, gated, m.weight_bytes_fraction, m.tokens, m.perplexity_ratio, 100 * m.top1_agreement, m.kl_mean, m.dense_decode,
+      graded, gated, m.weight_bytes_fraction, m.tokens, m.perplexity_ratio, m.perplexity_ratio * m.log_ratio_error, 100 * m.top1_agreement, m.kl_mean, m.dense_decode,
       m.plan_decode, m.decode_speedup, m.dense_prefill, m.plan_prefill, m.prefill_speedup, o.options.prompt,
       o.options.generate, r.dense_work, r.plan_work);
   if (!r.within_budget) text += fmt::format("The budget {} does not hold on the text kept apart.\n", o.budget);
   if (written)
     text += fmt::format("Written to {}: run, bench and eval take it with --plan.\n", o.output);
   else if (!r.faster)
-    text += "Not faster than dense: nothing is written (--force writes it all the same).\n";
+    text += "Not faster than dense: nothing is written (--force writes it all the same).\n" + left_alone(o);
   else
-    text += "Nothing is written (--force writes it all the same).\n";
+    text += "Nothing is written (--force writes it all the same).\n" + left_alone(o);
   return text;
 }
 
 void run(TuneCommand& o) {
   o.options.budget = parse_budget(o.budget);
   if (!o.model.gsi.path.empty() || !o.model.plan.empty()) throw UsageError("tune: --plan: expected a dense model");
-  const std::string text = read_file(o.file);
+  check_output(o.output, {o.model.path, o.file, o.options.bases});
+  const std::string text = read_text(o.file);
   if (!o.options.bases.empty()) o.options.bases = std::filesystem::absolute(o.options.bases).lexically_normal();  // for the plan
   const auto model = o.model.load(), reference = o.model.load();
   std::optional<Progress> bar;
@@ -177,7 +185,7 @@ void add_tune(CLI::App& program) {
   command->add_option("-r,--repetitions", t.rounds, "Rounds of timing, dense and plan in turn (default 5)")
       ->type_name("N")
       ->check(range(1, 1000));
-  command->add_flag("--force", t.force, "Write the plan even where it is slower than dense or beyond the budget");
+  command->add_flag("--force", t.force, "Grade every site that can be, pay or not, and write the plan even where it is slower than dense or beyond the budget");
   command->add_flag("--json", o->json, "Print JSON");
   command->footer(R"(
 A plan says for each site (the maps that share an input) whether it is read densely, graded (per token only the columns

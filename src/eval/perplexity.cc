@@ -14,6 +14,7 @@ namespace {
 
 struct Sums {
   double log_likelihood = 0, reference_log_likelihood = 0, kl = 0;
+  double squared_loss = 0;  // of differences between the two log-likelihoods
   std::int64_t tokens = 0, agreed = 0;
 };
 
@@ -102,6 +103,8 @@ class Evaluation {
     for (const Score& s : scores_) {
       sums_.log_likelihood += s.log_likelihood;
       sums_.reference_log_likelihood += s.reference_log_likelihood;
+      const double loss = s.reference_log_likelihood - s.log_likelihood;
+      sums_.squared_loss += loss * loss;
       sums_.kl += s.kl;
       sums_.agreed += s.agreed;
     }
@@ -197,7 +200,9 @@ EvalResult evaluate(const std::shared_ptr<Model>& model, std::string_view text, 
     const auto n = static_cast<double>(sums.tokens);
     Agreement& a = result.agreement.emplace();
     a.reference_perplexity = perplexity(sums.reference_log_likelihood, sums.tokens);
-    a.perplexity_ratio = std::exp((sums.reference_log_likelihood - sums.log_likelihood) / n);
+    const double loss = (sums.reference_log_likelihood - sums.log_likelihood) / n;
+    a.perplexity_ratio = std::exp(loss);
+    if (sums.tokens > 1) a.log_ratio_error = std::sqrt(std::max(sums.squared_loss / n - loss * loss, 0.0) / (n - 1));
     a.top1_agreement = static_cast<double>(sums.agreed) / n;
     a.kl_mean = sums.kl / n;
     a.weight_bytes_fraction = static_cast<double>(model->weight_bytes_per_token()) /

@@ -31,6 +31,8 @@ struct EvalOptions {
 struct Agreement {
   double reference_perplexity = 0;
   double perplexity_ratio = 0;       // model / reference
+  // Standard error of its logarithm, from the differences of the tokens' log-likelihoods taken as independent; 0 for one token.
+  double log_ratio_error = 0;
   double top1_agreement = 0;         // share of positions with the same most likely token
   double kl_mean = 0;                // nats
   double weight_bytes_fraction = 0;  // weight bytes a decode step reads, model / reference

@@ -2,6 +2,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "formats/fingerprint.h"
 #include "model/loaded_model.h"
 
 namespace narrows {
@@ -49,6 +50,7 @@ std::string LoadedModel::describe(std::int64_t context) const {
   json["path"] = path();
   json["format"] = "GGUF v" + std::to_string(file_.version());
   json["architecture"] = architecture_;
+  json["fingerprint"] = fingerprint(file_);
   json["name"] = file_.find_string("general.name").value_or("");
   if (const auto type = file_.find_int("general.file_type")) json["file_type"] = file_type_name(*type);
   std::int64_t parameters = 0, tensor_bytes = 0;

@@ -9,9 +9,19 @@ std::shared_ptr<Model> Model::load(const std::string& path, const LoadOptions& o
   return std::make_shared<LoadedModel>(path, options);
 }
 
+namespace {
+
+std::string architecture_of(const GgufFile& file) {
+  std::string name = file.get_string("general.architecture");
+  if (name == "gsi") fail("{}: expected a model, found a file of bases: give it with --gsi", file.path());
+  return name;
+}
+
+}  // namespace
+
 LoadedModel::LoadedModel(const std::string& path, const LoadOptions& options)
     : file_(GgufFile::open(path)),
-      architecture_(file_.get_string("general.architecture")),
+      architecture_(architecture_of(file_)),
       tokenizer_(Tokenizer::from_gguf(file_)),
       pool_(std::make_unique<ThreadPool>(options.threads)) {
   if (options.vocab_only) return;

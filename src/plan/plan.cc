@@ -3,10 +3,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <optional>
 
 #include "base/error.h"
 #include "base/output_file.h"
@@ -23,25 +26,72 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 3> kModes = {"dense", "graded", "gated"};
 
+template <typename Value>
+bool holds(const Json& json) {
+  if constexpr (std::is_same_v<Value, std::string>) return json.is_string();
+  if constexpr (std::is_same_v<Value, bool>) return json.is_boolean();
+  if constexpr (std::is_floating_point_v<Value>) return json.is_number();
+  return json.is_number_integer() && !(json.is_number_unsigned() && json.get<std::uint64_t>() > INT64_MAX);
+}
+
+template <typename Value>
+Value field(const Json& json, const char* name, std::optional<Value> absent = {}) {
+  const auto at = json.find(name);
+  if (at == json.end() && absent) return *absent;
+  if (at == json.end()) fail("{}: missing", name);
+  if (!holds<Value>(*at))
+    fail("{}: expected a {}, found {}", name,
+         std::is_same_v<Value, std::string> ? "text" : std::is_same_v<Value, bool> ? "truth value"
+         : std::is_floating_point_v<Value>  ? "number" : "whole number",
+         at->dump());
+  return at->get<Value>();
+}
+
+// A key that nothing reads is a mistake: what it asks for would not happen.
+void check_keys(const Json& json, std::initializer_list<std::string_view> known) {
+  for (const auto& [key, value] : json.items())
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      fail("\"{}\": expected one of {}", key, fmt::join(known, ", "));
+}
+
 SitePlan read_site(const std::string& name, const Json& json) {
   SitePlan site;
   site.site = name;
-  const std::string mode = json.at("mode");
+  if (!json.is_object()) fail("expected an object, found {}", json.dump());
+  const std::string mode = field<std::string>(json, "mode");
   const auto at = std::find(kModes.begin(), kModes.end(), mode);
-  if (at == kModes.end()) fail("{}: mode: expected dense, graded or gated, found {}", name, mode);
+  if (at == kModes.end()) fail("mode: expected dense, graded or gated, found {}", mode);
   site.mode = static_cast<SiteMode>(at - kModes.begin());
-  if (site.mode == SiteMode::Graded) {
-    site.threshold = json.at("threshold");
-    site.rotated = json.value("rotated", false);
-    site.rescore = json.value("rescore", std::int64_t{0});
-    if (!(site.threshold >= 0) || site.rescore < 0) fail("{}: threshold, rescore: expected 0 or more", name);
-  }
-  if (site.mode == SiteMode::Gated) {
-    site.k = json.at("k");
-    site.epsilon = json.at("epsilon");
-    if (site.k < 1 || !(site.epsilon >= 0)) fail("{}: k, epsilon: expected at least 1 and 0", name);
+  switch (site.mode) {
+    case SiteMode::Dense: check_keys(json, {"mode"}); break;
+    case SiteMode::Graded:
+      check_keys(json, {"mode", "threshold", "rotated", "rescore"});
+      site.threshold = field<double>(json, "threshold");
+      site.rotated = field<bool>(json, "rotated", false);
+      site.rescore = field<std::int64_t>(json, "rescore", 0);
+      if (!(site.threshold >= 0) || site.rescore < 0) fail("threshold, rescore: expected 0 or more");
+      break;
+    case SiteMode::Gated:
+      check_keys(json, {"mode", "k", "epsilon"});
+      site.k = field<std::int64_t>(json, "k");
+      site.epsilon = field<float>(json, "epsilon");
+      if (site.k < 1 || !(site.epsilon >= 0)) fail("k, epsilon: expected at least 1 and 0");
+      break;
   }
   return site;
+}
+
+PlanMeasurements read_measurements(const Json& json) {
+  PlanMeasurements m;
+  m.tokens = field<std::int64_t>(json, "tokens", 0);
+  m.perplexity_ratio = field<double>(json, "perplexity_ratio", 1);
+  m.log_ratio_error = field<double>(json, "log_ratio_error", 0);
+  m.top1_agreement = field<double>(json, "top1_agreement", 1);
+  m.kl_mean = field<double>(json, "kl_mean", 0);
+  m.weight_bytes_fraction = field<double>(json, "weight_bytes_fraction", 1);
+  m.decode_speedup = field<double>(json, "decode_speedup", 1);
+  m.prefill_speedup = field<double>(json, "prefill_speedup", 1);
+  return m;
 }
 
 // Frees a range of whole pages of packed weights that nothing will read any more.
@@ -55,33 +105,36 @@ void free_pages(const std::byte* begin, std::size_t size) {
 }  // namespace
 
 Plan read_plan(const std::string& path) {
+  std::error_code absent;
+  if (std::filesystem::is_directory(path, absent)) fail("{}: expected a plan, found a directory", path);
   std::ifstream in(path, std::ios::binary);
   if (!in) fail("{}: cannot open the plan", path);
+  const Json json = Json::parse(in, nullptr, false);
+  if (!json.is_object() || !json.contains("narrows_plan"))
+    fail("{}: not a plan: expected the JSON that `narrows tune` writes", path);
   try {
-    const Json json = Json::parse(in);
-    if (!json.contains("narrows_plan")) fail("not a plan: expected one that `narrows tune` wrote");
-    if (const int version = json.at("narrows_plan"); version != kPlanVersion)
+    check_keys(json, {"narrows_plan", "model", "model_name", "text", "bases", "threads", "instructions", "measured", "sites"});
+    if (const auto version = field<std::int64_t>(json, "narrows_plan"); version != kPlanVersion)
       fail("version: expected {}, found {}: tune again", kPlanVersion, version);
     Plan plan;
-    plan.model = json.at("model");
-    plan.model_name = json.at("model_name");
-    plan.text = json.value("text", "");
-    plan.bases = json.value("bases", "");
-    plan.threads = json.value("threads", 0);
-    plan.instructions = json.value("instructions", "");
-    for (const auto& [name, site] : json.at("sites").items()) plan.sites.push_back(read_site(name, site));
-    if (const auto m = json.find("measured"); m != json.end()) {
-      plan.measured.tokens = m->value("tokens", std::int64_t{0});
-      plan.measured.perplexity_ratio = m->value("perplexity_ratio", 1.0);
-      plan.measured.top1_agreement = m->value("top1_agreement", 1.0);
-      plan.measured.kl_mean = m->value("kl_mean", 0.0);
-      plan.measured.weight_bytes_fraction = m->value("weight_bytes_fraction", 1.0);
-      plan.measured.decode_speedup = m->value("decode_speedup", 1.0);
-      plan.measured.prefill_speedup = m->value("prefill_speedup", 1.0);
+    plan.model = field<std::string>(json, "model");
+    plan.model_name = field<std::string>(json, "model_name");
+    plan.text = field<std::string>(json, "text", "");
+    plan.bases = field<std::string>(json, "bases", "");
+    plan.threads = static_cast<int>(field<std::int64_t>(json, "threads", 0));
+    plan.instructions = field<std::string>(json, "instructions", "");
+    const auto sites = json.find("sites");
+    if (sites == json.end() || !sites->is_object()) fail("sites: expected an object of sites by name");
+    for (const auto& [name, site] : sites->items()) try {
+        plan.sites.push_back(read_site(name, site));
+      } catch (const Error& error) {
+        fail("{}: {}", name, error.what());
+      }
+    if (const auto measured = json.find("measured"); measured != json.end()) {
+      if (!measured->is_object()) fail("measured: expected an object");
+      plan.measured = read_measurements(*measured);
     }
     return plan;
-  } catch (const Json::exception& error) {
-    fail("{}: not a plan: {}", path, error.what());
   } catch (const Error& error) {
     fail("{}: {}", path, error.what());
   }
@@ -98,6 +151,7 @@ void write_plan(const std::string& path, const Plan& plan) {
             {"measured",
              {{"tokens", m.tokens},
               {"perplexity_ratio", m.perplexity_ratio},
+              {"log_ratio_error", m.log_ratio_error},
               {"top1_agreement", m.top1_agreement},
               {"kl_mean", m.kl_mean},
               {"weight_bytes_fraction", m.weight_bytes_fraction},
@@ -155,6 +209,8 @@ void apply_sites(LoadedModel& model, const Plan& plan, bool give_back) {
            plan.bases, planned.site, site->in(), site->in());
     if (!basis && !can_grade(*site)) fail("{}: its weights are of a type that cannot be graded", planned.site);
     auto graded = std::make_unique<GradedSite>(std::move(site), planned.threshold, model.pool(), basis);
+    if (planned.rescore > graded->out())
+      fail("{}: rescore: expected at most its {} outputs, found {}", planned.site, graded->out(), planned.rescore);
     if (planned.rescore > 0)
       site = std::make_unique<RescoredSite>(std::move(graded), planned.rescore);
     else

@@ -25,7 +25,7 @@ struct SitePlan {
 // What was measured when the plan was made, on text kept apart from what it was made on.
 struct PlanMeasurements {
   std::int64_t tokens = 0;
-  double perplexity_ratio = 1, top1_agreement = 1, kl_mean = 0, weight_bytes_fraction = 1;
+  double perplexity_ratio = 1, log_ratio_error = 0, top1_agreement = 1, kl_mean = 0, weight_bytes_fraction = 1;
   double decode_speedup = 1, prefill_speedup = 1;  // dense time / plan time
   double dense_decode = 0, plan_decode = 0;        // tokens/s
   double dense_prefill = 0, plan_prefill = 0;

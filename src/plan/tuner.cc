@@ -57,7 +57,7 @@ class Tuner {
     dense_scores_.emplace(model_, window_tokens(*model_, search_text_, windows));
     search(stage("search"));
     fit_costs();
-    if (!o_.force && drop_what_does_not_pay()) search(stage("search again"));
+    if (drop_what_does_not_pay()) search(stage("search again"));
     validate();
     return std::move(result_);
   }
@@ -67,6 +67,7 @@ class Tuner {
     std::string name;
     SiteKind kind;
     bool kept, rotated;
+    std::int64_t outputs;
   };
 
   // A site is rotated if the file of bases allows it and its basis weighs little beside its weights.
@@ -81,7 +82,7 @@ class Tuner {
       const bool rotated = basis && can_rotate(**s.site, *basis) &&
                            static_cast<double>(basis->basis.bytes_read()) < kMostRotation * static_cast<double>((*s.site)->bytes_read());
       gates_possible_ |= basis && !rotated;
-      if (rotated || can_grade(**s.site)) candidates_.push_back({s.name, s.kind, true, rotated});
+      if (rotated || can_grade(**s.site)) candidates_.push_back({s.name, s.kind, true, rotated, (*s.site)->out()});
     }
   }
 
@@ -125,7 +126,7 @@ class Tuner {
       SitePlan site{.site = c.name, .mode = SiteMode::Graded};
       site.threshold = price / std::max(sensitivity(c.name), 1e-30);
       site.rotated = c.rotated;
-      if (c.kind == SiteKind::Head) site.rescore = o_.rescore;
+      if (c.kind == SiteKind::Head) site.rescore = std::min(o_.rescore, c.outputs);
       if (gates_ && !c.rotated)
         if (const auto gate = gates_->choose(c.name, price)) site = *gate;
       sites.push_back(site);
@@ -263,16 +264,17 @@ class Tuner {
       bool had = false;
       for (Candidate& c : candidates_)
         if (kSiteKindNames[static_cast<std::size_t>(c.kind)] == cost.kind && c.kept) {
-          c.kept = false;
+          c.kept = o_.force;
           had = true;
         }
       if (!had) continue;
-      dropped = true;
+      dropped |= !o_.force;
       result_.notes.push_back(
           fmt::format("{}: graded sites read {:.0f} % of the bytes, in {:.0f} % of the time in decode and {:.0f} % in prompts: "
-                      "they stay dense",
+                      "{}",
                       cost.kind, 100 * cost.planned_bytes / cost.dense_bytes, 100 * cost.planned_seconds / cost.dense_seconds,
-                      100 * cost.planned_prompt / cost.dense_prompt));
+                      100 * cost.planned_prompt / cost.dense_prompt,
+                      o_.force ? "they do not pay, and are graded because all are (--force)" : "they stay dense"));
     }
     if (std::none_of(candidates_.begin(), candidates_.end(), [](const Candidate& c) { return c.kept; })) {
       result_.plan.sites.clear();
@@ -290,10 +292,19 @@ class Tuner {
     const Agreement& a = *quality.agreement;
     m.tokens = quality.tokens;
     m.perplexity_ratio = a.perplexity_ratio;
+    m.log_ratio_error = a.log_ratio_error;
     m.top1_agreement = a.top1_agreement;
     m.kl_mean = a.kl_mean;
     m.weight_bytes_fraction = a.weight_bytes_fraction;
     result_.within_budget = o_.budget.kind == TuneBudget::Kind::Bytes || meets(a.perplexity_ratio, a.kl_mean, 0, 1);
+    if (const double limit = o_.budget.limit - 1;
+        o_.budget.kind == TuneBudget::Kind::PerplexityRatio && a.perplexity_ratio * a.log_ratio_error > limit) {
+      result_.within_budget = false;
+      result_.notes.push_back(fmt::format(
+          "{} tokens are too few to judge a budget of {:.1f} %: the ratio's standard error is {:.1f} %. Give more of them: "
+          "--validation-tokens",
+          quality.tokens, 100 * limit, 100 * a.perplexity_ratio * a.log_ratio_error));
+    }
     const WorkTimes times = time_work(reference_, model_, speed_tokens_, o_.prompt, o_.generate, o_.rounds, stage("speed"));
     m.dense_decode = static_cast<double>(o_.generate) / times.dense_decode;
     m.plan_decode = static_cast<double>(o_.generate) / times.plan_decode;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests of the narrows program. Use: cli_test.py NAME, with NARROWS (the program), NARROWS_MODELS, NARROWS_BUILD and
 NARROWS_SOURCE in the environment. Exit status 77 means skipped. Python's standard library only."""
-import glob, json, os, pty, re, resource, select, signal, struct, subprocess, sys, tempfile, termios, time, unittest
+import filecmp, glob, json, os, pty, re, resource, select, shutil, signal, struct, subprocess, sys, tempfile, termios, time, unittest
 
 NARROWS = os.environ.get("NARROWS", "build/release/narrows")
 SOURCE = os.environ.get("NARROWS_SOURCE", ".")
@@ -579,7 +579,8 @@ class AdaReport(Case):
         self.assertEqual(dense, off)
         self.assertNotEqual(dense["perplexity"], sparse["perplexity"])
         self.refused(2, "--tau needs --ada", *evaluate, "--tau", "0.3")
-        self.refused(2, "--tau: .*less than 1", *evaluate, "--ada", "paper", "--tau", "1")
+        for tau in ["1", "-1", "nan"]:
+            self.refused(2, "--tau: .*less than 1", *evaluate, "--ada", "paper", "--tau", tau)
         self.refused(2, "--ada: .*magic", *evaluate, "--ada", "magic")
         self.refused(2, "exclude each other", *evaluate, "--ada", "paper", "-ctk", "q8_0")
 
@@ -660,6 +661,65 @@ class Methods(Case):
         self.refused(1, "quantize it first", *tune, "--sensitivity-tokens", "16", "--search-tokens", "16",
                      "--validation-tokens", "16", "-p", "4", "-n", "4")
         self.assertEqual(os.listdir(folder), [])
+        plan = os.path.join(folder, "plan.json")
+        self.refused(1, "found a GGUF file", *calibrate, self.TINY)
+        self.refused(1, "zero byte at 1", *tune[:4], self.file(b"a\0b"), "-o", plan)
+        self.refused(1, "cannot create", *calibrate[:3], "-f", self.text, "-o", "/nowhere/bases.gguf")
+        self.refused(1, "found a directory", *run_it, self.TINY, "--plan", folder)
+        self.refused(1, "give it with --gsi", *run_it, bases)
+
+    def test_inputs_are_not_overwritten(self):
+        model = os.path.join(self.folder(), "model.gguf")
+        shutil.copy(self.TINY, model)
+        link = os.path.join(os.path.dirname(model), "link")
+        os.symlink(self.text, link)
+        bases, _ = self.calibrated()
+        for command in [["calibrate"], ["tune", "--gsi", bases]]:
+            for output in [model, self.text, link] + command[2:]:
+                self.refused(2, "which is read", command[0], "-m", model, "-f", self.text, "-o", output, *command[1:])
+        self.refused(2, "which is read", "gsi-report", "-m", model, "-f", self.text, "--gsi", bases, "--html", bases)
+        self.refused(2, "which is read", "ada-report", "-m", model, "-f", self.text, "--json", self.text)
+        self.assertTrue(filecmp.cmp(model, self.TINY, shallow=False))
+
+
+class CompressedCache(Case):
+    """--ada kv and --kv-policy on run, bench and eval."""
+    TINY = os.path.join(SOURCE, "tests/data/models/llama-bias.gguf")
+
+    def setUp(self):
+        self.text = self.file(" ".join(f"{n * n % 9973:x}{chr(97 + n % 26)}" for n in range(600)).encode())
+        self.evaluate = ["eval", "-m", self.TINY, "-f", self.text, "-c", "256", "--max-tokens", "512", "--json"]
+
+    def test_eval(self):
+        dense = json.loads(self.ok(*self.evaluate))
+        whole = json.loads(self.ok(*self.evaluate, "--ada", "kv", "--kv-budget", "1"))
+        self.assertEqual(whole["perplexity"], dense["perplexity"])
+        once = ["--compress-at", "192", "--window", "16", "--reference", self.TINY]
+        for policy in ["representatives", "streaming", "h2o", "snapkv", "snapkv-merge"]:
+            result = json.loads(self.ok(*self.evaluate, *once, "--kv-policy", policy, "--kv-budget", "0.5"))
+            self.assertEqual(result["tokens"], 2 * (256 - 193))
+            self.assertGreater(result["kl_mean"], 0, policy)
+            self.assertLessEqual(result["kv_bytes_fraction"], 0.5, policy)
+        plain = json.loads(self.ok(*self.evaluate, *once, "--ada", "kv", "--kv-budget", "0.5"))
+        named = json.loads(self.ok(*self.evaluate, *once, "--kv-policy", "representatives", "--kv-budget", "0.5", "-t", "1"))
+        self.assertEqual(plain, named)
+
+    def test_run_and_bench(self):
+        bench = json.loads(self.ok("bench", "-m", self.TINY, "-p", "0", "-n", "8", "-d", "192", "-r", "1", "-o", "json",
+                                   "--ada", "kv", "--window", "16"))
+        self.assertEqual(len(bench), 1)
+        run = ["run", "-m", self.TINY, "-f", self.text, "-n", "8", "--temp", "0", "-c", "4096", "-no-cnv"]
+        self.assertEqual(self.ok(*run, "--ada", "kv", "-t", "1"), self.ok(*run, "--ada", "kv", "-t", "2"))
+
+    def test_refusals(self):
+        for budget in ["0", "-1", "1.5", "nan"]:
+            self.refused(2, "--kv-budget: expected more than 0", *self.evaluate, "--ada", "kv", "--kv-budget", budget)
+        self.refused(2, "--kv-budget needs --ada kv", *self.evaluate, "--kv-budget", "0.5")
+        self.refused(2, "--window needs --ada kv", *self.evaluate, "--window", "64")
+        self.refused(2, "--window: expected a multiple of 16", *self.evaluate, "--ada", "kv", "--window", "40")
+        self.refused(2, "--kv-policy", *self.evaluate, "--kv-policy", "best")
+        self.refused(2, "exclude each other", *self.evaluate, "--ada", "kv", "--kv-policy", "h2o")
+        self.refused(2, "--compress-at", *self.evaluate, "--ada", "kv", "--compress-at", "255")
 
 
 class Example(Case):

@@ -170,6 +170,14 @@ TEST_F(Tune, PlansThatAreRefused) {
   const std::string head = R"({"narrows_plan": 1, "model": "x", "model_name": "other.gguf", "sites": )";
   EXPECT_THAT([&] { read_plan(text(head + R"({"head": {"mode": "fast"}}})")); }, ThrowsMessage<Error>(HasSubstr("found fast")));
   EXPECT_THAT([&] { read_plan(text(head + R"({"head": {"mode": "graded", "threshold": -1}}})")); }, ThrowsMessage<Error>(HasSubstr("head")));
+  for (const char* sites : {"[]}", "7}", R"({"head": []}})", R"({"head": {"mode": "graded"}}})", R"({"head": {"mode": 3}}})",
+                            R"({"head": {"mode": "graded", "threshold": "low"}}})",
+                            R"({"head": {"mode": "gated", "k": 1.5, "epsilon": 0.1}}})",
+                            R"({"head": {"mode": "graded", "threshold": 1, "rescored": 4}}})",
+                            R"({}, "measured": 1})", R"({}, "site": {}})"})
+    EXPECT_THAT([&] { read_plan(text(head + sites)); },
+                ThrowsMessage<Error>(AllOf(HasSubstr("bad.json: "), Not(HasSubstr("json.exception"))))) << sites;
+  EXPECT_THAT([&] { read_plan(dir_.file("")); }, ThrowsMessage<Error>(HasSubstr("found a directory")));
   EXPECT_THAT([&] { apply_plan(*model, text(head + "{}}")); }, ThrowsMessage<Error>(HasSubstr("made for other.gguf")));
 }
 

@@ -55,4 +55,9 @@ void expect_size(std::span<const double> a, std::int64_t size, const char* what)
     fail("{}: expected {} elements, found {}", what, size, a.size());
 }
 
+void expect_finite(std::span<const double> a, const char* what) {
+  for (const double v : a)
+    if (!std::isfinite(v)) fail("{}: expected finite numbers, found {}", what, v);
+}
+
 }  // namespace narrows

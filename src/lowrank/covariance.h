@@ -31,4 +31,7 @@ double dot(std::span<const double> a, std::span<const double> b);
 // Throws Error naming `what` if a has not `size` elements.
 void expect_size(std::span<const double> a, std::int64_t size, const char* what);
 
+// Throws Error naming `what` if an element is NaN or infinite.
+void expect_finite(std::span<const double> a, const char* what);
+
 }  // namespace narrows

@@ -13,11 +13,6 @@
 namespace narrows {
 namespace {
 
-void expect_finite(std::span<const double> a, const char* what) {
-  for (const double v : a)
-    if (!std::isfinite(v)) fail("{}: expected finite numbers, found {}", what, v);
-}
-
 std::vector<double> take_columns(std::span<const double> a, std::int64_t columns,
                                  std::span<const std::int64_t> kept) {
   const std::int64_t rows = static_cast<std::int64_t>(a.size()) / columns;

@@ -59,18 +59,32 @@ std::vector<double> conditional_energies(const std::vector<double>& c, const std
 
 }  // namespace
 
-OvReduction::OvReduction(OvMaps maps, std::span<const std::span<const double>> r_px)
+std::vector<std::vector<double>> ov_covariances(const OvMaps& maps,
+                                                std::span<const std::span<const double>> r_px) {
+  check_ov(maps);
+  const bool extend = !maps.v_bias.empty();
+  const std::int64_t d = maps.d_vo, n = maps.d_in + extend;
+  check_statistics(r_px, maps.group, n);
+  const std::vector<double> v = with_bias(maps.v, d, maps.d_in, maps.v_bias, extend);
+  std::vector<std::vector<double>> covariances;
+  for (const std::span<const double> r : r_px)
+    covariances.push_back(covariance(v.data(), d, r.data(), n, v.data(), d, "values"));
+  return covariances;
+}
+
+OvReduction::OvReduction(OvMaps maps, std::span<const std::vector<double>> covariances)
     : maps_(std::move(maps)) {
   check_ov(maps_);
-  const std::int64_t d = maps_.d_vo, n = maps_.d_in + !maps_.v_bias.empty();
-  check_statistics(r_px, maps_.group, n);
-  const std::vector<double> v = with_bias(maps_.v, d, maps_.d_in, maps_.v_bias, !maps_.v_bias.empty());
+  const std::int64_t d = maps_.d_vo;
+  if (static_cast<std::int64_t>(covariances.size()) != maps_.group)
+    fail("covariances of values: expected one for each of {} heads, found {}", maps_.group,
+         covariances.size());
   std::vector<double> output_sum(d * d), value_sum(d * d);
   for (std::int64_t h = 0; h < maps_.group; ++h) {
     outputs_.push_back(inner_products(maps_, maps_, h));
-    const std::vector<double> values = covariance(v.data(), d, r_px[h].data(), n, v.data(), d, "values");
+    expect_size(covariances[h], d * d, "covariance of values");
     // As roots, covariances stay positive semidefinite under whatever amplifies their small eigenvalues.
-    Roots roots = symmetric_roots(values.data(), d);
+    Roots roots = symmetric_roots(covariances[h].data(), d);
     raised_ += roots.raised;
     if (!(roots.largest > 0)) std::fill(roots.root.begin(), roots.root.end(), 0.0);  // values of zeros
     values_.push_back(roots.root);

@@ -21,6 +21,14 @@ struct OvMaps {
   std::vector<double> v_bias;  // [d_vo]; empty: none
 };
 
+// W_v R_i W_vᵀ of each head, biases included: all that a reduction needs of the statistics. Summed over
+// tokens directly, as E v_i v_iᵀ of the heads' outputs v_i = Vᵀ p_i, they take d_vo² numbers a head, where R
+// takes d_in². r_px[i] [n][n]: E z_i z_iᵀ (the upper triangle is read), n = d_in, or d_in + 1 with a constant
+// 1 as the last element of z if there is a bias. Throws Error if a size does not match or a number is NaN or
+// infinite.
+std::vector<std::vector<double>> ov_covariances(const OvMaps& maps,
+                                                std::span<const std::span<const double>> r_px);
+
 struct OvReduced {
   OvMaps maps;                 // d_vo is the new one
   std::vector<double> losses;  // of the start, then after each sweep of least squares; never rising
@@ -39,10 +47,10 @@ struct OvReduced {
 // A value bias is exact: softmax weights sum to 1, so z extended by a constant 1 carries it.
 class OvReduction {
  public:
-  // r_px[i] [n][n]: E z_i z_iᵀ (the upper triangle is read), n = d_in, or d_in + 1 with a constant 1 as the
-  // last element of z if there is a bias. Throws Error if a size does not match or a number is NaN or
-  // infinite.
-  OvReduction(OvMaps maps, std::span<const std::span<const double>> r_px);
+  // covariances [group] [d_vo][d_vo]. Throws Error if a size does not match or a number is NaN or infinite.
+  OvReduction(OvMaps maps, std::span<const std::vector<double>> covariances);
+  OvReduction(const OvMaps& maps, std::span<const std::span<const double>> r_px)
+      : OvReduction(maps, ov_covariances(maps, r_px)) {}
 
   // [d_vo + 1]. For one head the loss of each rank; for a group that of the start with the best W_o,i, which
   // shrink betters or reaches. Never rising. Where eigenvalues were raised, losses count what they were

@@ -37,19 +37,38 @@ std::vector<double> trailing_block(const std::vector<double>& a, std::int64_t n,
 
 }  // namespace
 
-QkReduction::QkReduction(QkMaps maps, QkRotary rotary, std::span<const double> r_q,
-                         std::span<const double> r_kv, QkImportance importance)
-    : maps_(std::move(maps)), rotary_(rotary) {
+QkCovariances qk_covariances(const QkMaps& maps, std::span<const double> r_q, std::span<const double> r_kv) {
+  check_qk(maps, {});
+  const ExtendedQk w(maps, has_bias(maps), r_q, r_kv);
+  const std::int64_t d = maps.d_qk;
+  QkCovariances c;
+  for (std::int64_t h = 0; h < maps.group; ++h)
+    c.q.push_back(covariance(w.q_rows(h), d, r_q.data(), w.n, w.q_rows(h), d, "queries"));
+  c.k = covariance(w.k.data(), d, r_kv.data(), w.n, w.k.data(), d, "keys");
+  return c;
+}
+
+QkReduction::QkReduction(QkMaps maps, QkRotary rotary, QkCovariances covariances, QkImportance importance)
+    : maps_(std::move(maps)), rotary_(rotary), c_(std::move(covariances)) {
   check_qk(maps_, rotary_);
-  const bool extend = has_bias(maps_);
   const std::int64_t d = maps_.d_qk;
-  const EffectiveQk effective(maps_, extend, r_q, r_kv);
-  q_energy_ = effective.q_energy;
-  k_energy_ = effective.k_energy;
+  if (static_cast<std::int64_t>(c_.q.size()) != maps_.group)
+    fail("covariances of queries: expected one for each of {} heads, found {}", maps_.group, c_.q.size());
+  const auto prepare = [&](std::vector<double>& c, const std::vector<double>& norm, std::int64_t head,
+                           std::vector<double>& energies, const char* what) {
+    expect_size(c, d * d, what);
+    expect_finite(c, what);
+    for (std::int64_t j = 0; j < d; ++j) {
+      c[j * d + j] = std::max(c[j * d + j], 0.0);  // rounding
+      energies.push_back(c[j * d + j]);
+    }
+    if (norm.empty()) return;
+    const std::vector<double> factors = norm_factors(&energies[head * d], &norm[head * d], d);
+    for (std::int64_t i = 0; i < d * d; ++i) c[i] *= factors[i / d] * factors[i % d];
+  };
   for (std::int64_t h = 0; h < maps_.group; ++h)
-    cq_.push_back(
-        covariance(effective.q_rows(h), d, r_q.data(), effective.n, effective.q_rows(h), d, "queries"));
-  ck_ = covariance(effective.k.data(), d, r_kv.data(), effective.n, effective.k.data(), d, "keys");
+    prepare(c_.q[h], maps_.q_norm, h, q_energy_, "covariance of queries");
+  prepare(c_.k, maps_.k_norm, 0, k_energy_, "covariance of keys");
   order_pairs(importance);
   order_rest(importance);
   split();
@@ -58,10 +77,10 @@ QkReduction::QkReduction(QkMaps maps, QkRotary rotary, std::span<const double> r
 void QkReduction::order_pairs(QkImportance importance) {
   const std::int64_t d = maps_.d_qk, pairs = rotary_.dims / 2;
   std::vector<double> losses(pairs), keys(pairs);
-  for (const std::vector<double>& cq : cq_)
+  for (const std::vector<double>& cq : c_.q)
     for (std::int64_t p = 0; p < pairs; ++p) {
       const auto [a, b] = dimensions_of(p, rotary_);
-      const double qa = cq[a * d + a], qb = cq[b * d + b], ka = ck_[a * d + a], kb = ck_[b * d + b];
+      const double qa = cq[a * d + a], qb = cq[b * d + b], ka = c_.k[a * d + a], kb = c_.k[b * d + b];
       losses[p] += 0.5 * (qa + qb) * (ka + kb);
       keys[p] += importance == QkImportance::Energy ? (qa + qb) * (ka + kb)
                                                     : std::sqrt(qa * ka) + std::sqrt(qb * kb);
@@ -74,9 +93,9 @@ void QkReduction::order_pairs(QkImportance importance) {
 
 void QkReduction::order_rest(QkImportance importance) {
   const std::int64_t d = maps_.d_qk, rest = d - rotary_.dims;
-  const std::vector<double> k = trailing_block(ck_, d, rest);
+  const std::vector<double> k = trailing_block(c_.k, d, rest);
   std::vector<std::vector<double>> q;
-  for (const std::vector<double>& cq : cq_) q.push_back(trailing_block(cq, d, rest));
+  for (const std::vector<double>& cq : c_.q) q.push_back(trailing_block(cq, d, rest));
 
   if (maps_.q_norm.empty()) {
     std::vector<double> sum(rest * rest);

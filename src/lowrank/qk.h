@@ -39,6 +39,18 @@ enum class QkImportance {
   Paper,   // Σ_heads Σ_{j in a, b} √(E q_j² · E k_j²)
 };
 
+// Of one KV group's queries and keys before norm and rotation, biases included: all that a reduction needs of
+// the statistics. Summed over tokens directly, they take d_qk² numbers a head, where R takes d_in².
+struct QkCovariances {
+  std::vector<std::vector<double>> q;  // [group] [d_qk][d_qk] E q qᵀ of the tokens that ask
+  std::vector<double> k;               // [d_qk][d_qk] E k kᵀ of the tokens that are asked
+};
+
+// W R Wᵀ of each map. r_q and r_kv [n][n]: E x xᵀ of the tokens that ask and that are asked (the upper
+// triangle is read), n = d_in, or d_in + 1 with a constant 1 as the last element of x if there is a bias.
+// Throws Error if a size does not match or a number is NaN or infinite.
+QkCovariances qk_covariances(const QkMaps& maps, std::span<const double> r_q, std::span<const double> r_kv);
+
 struct QkReduced {
   QkMaps maps;      // d_qk is the new one; layout as before
   QkRotary rotary;  // dims is the new number
@@ -61,11 +73,13 @@ struct QkReduced {
 // only.
 class QkReduction {
  public:
-  // r_q and r_kv [n][n]: E x xᵀ of the tokens that ask and that are asked (the upper triangle is read), n =
-  // d_in, or d_in + 1 with a constant 1 as the last element of x if there is a bias. Throws Error if a size
-  // does not match, a number is NaN or infinite, or only one of q_norm and k_norm is there.
-  QkReduction(QkMaps maps, QkRotary rotary, std::span<const double> r_q, std::span<const double> r_kv,
+  // Throws Error if a size does not match, a number is NaN or infinite, or only one of q_norm and k_norm is
+  // there.
+  QkReduction(QkMaps maps, QkRotary rotary, QkCovariances covariances,
               QkImportance importance = QkImportance::Energy);
+  QkReduction(const QkMaps& maps, QkRotary rotary, std::span<const double> r_q, std::span<const double> r_kv,
+              QkImportance importance = QkImportance::Energy)
+      : QkReduction(maps, rotary, qk_covariances(maps, r_q, r_kv), importance) {}
 
   // [d_qk + 1] loss by the number of dimensions kept. Falling, but for single dimensions under QK-norm, whose
   // errors may cancel. Where all dimensions are rotated, odd numbers are not possible and repeat the number
@@ -85,9 +99,8 @@ class QkReduction {
 
   const QkMaps maps_;
   const QkRotary rotary_;
-  std::vector<std::vector<double>> cq_;      // [group] [d_qk][d_qk] E q qᵀ; normalised under QK-norm
-  std::vector<double> ck_;                   // [d_qk][d_qk] E k kᵀ, likewise
-  std::vector<double> q_energy_, k_energy_;  // [group][d_qk], [d_qk] E q², E k² before the norm
+  QkCovariances c_;                                    // normalised under QK-norm
+  std::vector<double> q_energy_, k_energy_;            // [group][d_qk], [d_qk] E q², E k² before the norm
   std::vector<std::int64_t> pair_order_, rest_order_;  // falling importance; rest_order_ under QK-norm only
   InnerSpectrum rest_;                                 // otherwise
   std::vector<double> pair_loss_, rest_loss_;          // by the number kept

@@ -10,10 +10,29 @@
 namespace narrows {
 namespace {
 
+// With the norms as constant factors.
+ExtendedQk normalised(const QkMaps& maps, bool extend, std::span<const double> r_q,
+                      std::span<const double> r_kv) {
+  ExtendedQk w(maps, extend, r_q, r_kv);
+  if (maps.q_norm.empty()) return w;
+  const auto normalise = [&](double* rows, const double* weights, std::span<const double> r,
+                             const char* what) {
+    const std::vector<double> c = covariance(rows, w.d_qk, r.data(), w.n, rows, w.d_qk, what);
+    std::vector<double> energies;
+    for (std::int64_t j = 0; j < w.d_qk; ++j) energies.push_back(std::max(c[j * w.d_qk + j], 0.0));
+    const std::vector<double> factors = norm_factors(energies.data(), weights, w.d_qk);
+    for (std::int64_t i = 0; i < w.d_qk * w.n; ++i) rows[i] *= factors[i / w.n];
+  };
+  for (std::int64_t h = 0; h < maps.group; ++h)
+    normalise(&w.q[h * w.d_qk * w.n], &maps.q_norm[h * w.d_qk], r_q, "queries");
+  normalise(w.k.data(), maps.k_norm.data(), r_kv, "keys");
+  return w;
+}
+
 // E (s_a · s_b) of the scores that two pairs of maps give to the same tokens, at the same angles, for one
 // query head. Pair i of either stands for old pair pairs_a[i], pairs_b[i].
-double score_product(const EffectiveQk& a, QkRotary rotary_a, std::span<const std::int64_t> pairs_a,
-                     const EffectiveQk& b, QkRotary rotary_b, std::span<const std::int64_t> pairs_b,
+double score_product(const ExtendedQk& a, QkRotary rotary_a, std::span<const std::int64_t> pairs_a,
+                     const ExtendedQk& b, QkRotary rotary_b, std::span<const std::int64_t> pairs_b,
                      std::int64_t head, std::span<const double> r_q, std::span<const double> r_kv) {
   const std::vector<double> q =
       covariance(a.q_rows(head), a.d_qk, r_q.data(), a.n, b.q_rows(head), b.d_qk, "queries");
@@ -59,31 +78,22 @@ void check_qk(const QkMaps& maps, QkRotary rotary) {
   expect_size(maps.k_norm, d, "key norm");
 }
 
-EffectiveQk::EffectiveQk(const QkMaps& maps, bool extend, std::span<const double> r_q,
-                         std::span<const double> r_kv)
+ExtendedQk::ExtendedQk(const QkMaps& maps, bool extend, std::span<const double> r_q,
+                       std::span<const double> r_kv)
     : d_qk(maps.d_qk),
       n(maps.d_in + extend),
       q(with_bias(maps.q, maps.group * d_qk, maps.d_in, maps.q_bias, extend)),
       k(with_bias(maps.k, d_qk, maps.d_in, maps.k_bias, extend)) {
   expect_size(r_q, n * n, "autocorrelation of the queries' input");
   expect_size(r_kv, n * n, "autocorrelation of the keys' input");
-  if (maps.q_norm.empty()) return;
-  const auto normalise = [&](double* rows, const double* weights, std::span<const double> r, const char* what,
-                             std::vector<double>& energy) {
-    const std::vector<double> c = covariance(rows, d_qk, r.data(), n, rows, d_qk, what);
-    double mean = 0;
-    for (std::int64_t j = 0; j < d_qk; ++j) {
-      energy.push_back(std::max(c[j * d_qk + j], 0.0));
-      mean += energy.back() / static_cast<double>(d_qk);
-    }
-    for (std::int64_t j = 0; j < d_qk; ++j) {
-      const double factor = mean > 0 ? weights[j] / std::sqrt(mean) : 0;
-      for (std::int64_t i = 0; i < n; ++i) rows[j * n + i] *= factor;
-    }
-  };
-  for (std::int64_t h = 0; h < maps.group; ++h)
-    normalise(&q[h * d_qk * n], &maps.q_norm[h * d_qk], r_q, "queries", q_energy);
-  normalise(k.data(), maps.k_norm.data(), r_kv, "keys", k_energy);
+}
+
+std::vector<double> norm_factors(const double* energies, const double* weights, std::int64_t d) {
+  const double mean = std::accumulate(energies, energies + d, 0.0) / static_cast<double>(d);
+  std::vector<double> factors(d);
+  if (mean > 0)
+    for (std::int64_t j = 0; j < d; ++j) factors[j] = weights[j] / std::sqrt(mean);
+  return factors;
 }
 
 double qk_loss(const QkMaps& maps, QkRotary rotary, const QkMaps& candidate,
@@ -97,7 +107,8 @@ double qk_loss(const QkMaps& maps, QkRotary rotary, const QkMaps& candidate,
     fail("candidate query and key maps: expected {} heads and {} inputs, found {} and {}", maps.group,
          maps.d_in, candidate.group, candidate.d_in);
   const bool extend = has_bias(maps) || has_bias(candidate);
-  const EffectiveQk before(maps, extend, r_q, r_kv), after(candidate, extend, r_q, r_kv);
+  const ExtendedQk before = normalised(maps, extend, r_q, r_kv),
+                   after = normalised(candidate, extend, r_q, r_kv);
   std::vector<std::int64_t> all(rotary.dims / 2);
   std::iota(all.begin(), all.end(), 0);
   double loss = 0;

@@ -1,4 +1,4 @@
-// What QkReduction and qk_loss share: maps as they act, with biases as columns and norms as constants.
+// What QkReduction and qk_loss share: checked maps, biases as columns, norms as constants.
 #pragma once
 #include <utility>
 
@@ -17,16 +17,19 @@ inline std::pair<std::int64_t, std::int64_t> dimensions_of(std::int64_t pair, Qk
   return {pair, pair + rotary.dims / 2};
 }
 
-struct EffectiveQk {
+// Biases as columns.
+struct ExtendedQk {
   // `extend`: activations have a constant 1 as their last element. Throws Error if r_q or r_kv is not [n][n].
-  EffectiveQk(const QkMaps& maps, bool extend, std::span<const double> r_q, std::span<const double> r_kv);
+  ExtendedQk(const QkMaps& maps, bool extend, std::span<const double> r_q, std::span<const double> r_kv);
 
   const double* q_rows(std::int64_t head) const { return &q[head * d_qk * n]; }
 
   std::int64_t d_qk, n;      // n: d_in, or d_in + 1
-  std::vector<double> q, k;  // [group][d_qk][n], [d_qk][n]; under QK-norm divided by √(E mean q²)
-  std::vector<double> q_energy,
-      k_energy;  // [group][d_qk], [d_qk] E q², E k² before the norm; under QK-norm only
+  std::vector<double> q, k;  // [group][d_qk][n], [d_qk][n]
 };
+
+// What an RMS norm with these weights [d] multiplies each of d dimensions by, as a constant: weight / √(mean
+// energy). Zeros where there is no energy.
+std::vector<double> norm_factors(const double* energies, const double* weights, std::int64_t d);
 
 }  // namespace narrows

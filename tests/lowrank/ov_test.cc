@@ -126,6 +126,24 @@ TEST(Ov, LossesAreThoseOfTheOutputs) {
   }
 }
 
+TEST(Ov, RoundedStatisticsDoLittleHarm) {
+  const std::int64_t n = 24, d = 10;
+  for (const std::int64_t group : {1, 3}) {
+    const Case c(random_maps(group, d, n, 16, 47), 5, 48);
+    std::vector<std::vector<double>> r;
+    for (std::int64_t h = 0; h < group; ++h) r.push_back(rounded(c.r[h], n, 49));
+    const OvReduction exact(c.maps, c.statistics()),
+        reduction(c.maps, std::vector<std::span<const double>>(r.begin(), r.end()));
+    const double whole = exact.loss_by_rank()[0];
+    EXPECT_LT(largest_difference(reduction.loss_by_rank(), exact.loss_by_rank()), 1e-4 * whole);
+    for (std::int64_t rank = 1; rank <= d; ++rank) {
+      const OvReduced reduced = reduction.shrink(rank);
+      EXPECT_TRUE(std::is_sorted(reduced.losses.rbegin(), reduced.losses.rend()));
+      EXPECT_NEAR(c.loss_of(reduced.maps), reduced.loss(), 1e-4 * whole) << rank;
+    }
+  }
+}
+
 TEST(Ov, ValuesOfZerosLoseNothing) {
   for (const std::int64_t group : {1, 2}) {
     Case c(random_maps(group, 3, 5, 4, 45), 9, 46);
@@ -175,6 +193,9 @@ TEST(Ov, FullRankIsTheOriginalProduct) {
 
 TEST(Ov, BadInputIsAnError) {
   const Case c(random_maps(2, 4, 5, 6, 80), 9, 81);
+  const std::vector<std::vector<double>> one{std::vector<double>(16)}, small{2, std::vector<double>(9)};
+  EXPECT_THROW(OvReduction(c.maps, one), Error);
+  EXPECT_THROW(OvReduction(c.maps, small), Error);
   const OvReduction reduction(c.maps, c.statistics());
   EXPECT_THROW(reduction.shrink(0), Error);
   EXPECT_THROW(reduction.shrink(5), Error);

@@ -229,6 +229,23 @@ TEST(Qk, SmallAndRankDeficientCases) {
   dead.expect_exact();
 }
 
+TEST(Qk, RoundedStatisticsDoLittleHarm) {
+  const std::int64_t n = 24, d = 12;
+  for (const QkRotary rotary : {QkRotary{}, {RotaryLayout::Half, 12}, {RotaryLayout::Half, 4}}) {
+    const Case c(random_maps(2, d, n, 64), rotary, 6, 65);
+    const QkReduction exact(c.maps, rotary, c.rq, c.rk),
+        reduction(c.maps, rotary, rounded(c.rq, n, 66), rounded(c.rk, n, 67), QkImportance::Paper);
+    const std::vector<double>& curve = exact.loss_by_dims();
+    if (rotary.dims == 0) {
+      EXPECT_LT(largest_difference(reduction.loss_by_dims(), curve), 1e-5 * curve[0]);
+    }
+    for (std::int64_t dims = 2; dims <= d; dims += 2) {
+      const QkReduced reduced = reduction.shrink(dims);
+      EXPECT_NEAR(c.loss_of(reduced.maps, reduced.rotary, reduced.pairs), reduced.loss, 1e-5 * curve[0]);
+    }
+  }
+}
+
 TEST(Qk, FullRankIsTheOriginalProduct) {
   for (const std::int64_t tokens : {3, 40}) {
     const std::int64_t group = 2, d = 6, n = 9;
@@ -325,6 +342,31 @@ TEST(Qk, NormsKeepTheScaleOfWhatIsKept) {
                 maps.q_norm);
     }
   }
+}
+
+// Queries and keys of the tokens carry the same statistics as their input.
+TEST(Qk, CovariancesOfQueriesAndKeysAreEnough) {
+  const Case c(random_maps(2, 5, 9, 115, true), {RotaryLayout::Half, 2}, 20, 116);
+  const auto covariance_of = [&](const std::vector<double>& x, const double* w, const double* bias) {
+    std::vector<double> rows;
+    for (std::int64_t t = 0; t < c.tokens; ++t) {
+      const std::vector<double> y = head_of(w, bias, nullptr, c.maps, &x[t * 9], {}, {}, 0, 1);
+      rows.insert(rows.end(), y.begin(), y.end());
+    }
+    return autocorrelation(rows, c.tokens);
+  };
+  QkCovariances sums;
+  for (std::int64_t h = 0; h < 2; ++h)
+    sums.q.push_back(covariance_of(c.xq, &c.maps.q[h * 45], &c.maps.q_bias[h * 5]));
+  sums.k = covariance_of(c.xk, c.maps.k.data(), c.maps.k_bias.data());
+  const QkReduction from_sums(c.maps, c.rotary, sums), from_input(c.maps, c.rotary, c.rq, c.rk);
+  EXPECT_LT(largest_difference(from_sums.loss_by_dims(), from_input.loss_by_dims()),
+            1e-11 * from_input.loss_by_dims()[0]);
+  sums.q.pop_back();
+  EXPECT_THROW(QkReduction(c.maps, c.rotary, sums), Error);
+  sums.q.push_back(sums.k);
+  sums.q[0][3] = NAN;
+  EXPECT_THROW(QkReduction(c.maps, c.rotary, sums), Error);
 }
 
 TEST(Qk, BadInputIsAnError) {

@@ -26,6 +26,17 @@ inline std::vector<double> autocorrelation(const std::vector<double>& x, std::in
   return r;
 }
 
+// As if products had been summed in single precision: symmetric errors of 1e-7 · √(R_ii R_jj), which leave a
+// rank-deficient R indefinite.
+inline std::vector<double> rounded(std::vector<double> r, std::int64_t n, unsigned seed) {
+  const std::vector<double> noise = random_matrix(n, n, seed);
+  for (std::int64_t i = 0; i < n; ++i)
+    for (std::int64_t j = i; j < n; ++j)
+      r[i * n + j] += (i != j) * 1e-7 * noise[i * n + j] * std::sqrt(r[i * n + i] * r[j * n + j]);
+  mirror_upper(r.data(), n);
+  return r;
+}
+
 inline double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size()) return INFINITY;
   double most = 0;

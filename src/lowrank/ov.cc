@@ -22,6 +22,9 @@ void check_ov(const OvMaps& maps) {
   expect_size(maps.v, maps.d_vo * maps.d_in, "value map");
   expect_size(maps.o, maps.group * maps.d_out * maps.d_vo, "output map");
   if (!maps.v_bias.empty()) expect_size(maps.v_bias, maps.d_vo, "value bias");
+  expect_finite(maps.v, "value map");
+  expect_finite(maps.v_bias, "value bias");
+  expect_finite(maps.o, "output map");
 }
 
 void check_statistics(std::span<const std::span<const double>> r_px, std::int64_t group, std::int64_t n) {

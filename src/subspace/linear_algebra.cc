@@ -105,6 +105,20 @@ void orthonormalize_rows(double* a, std::int64_t rows, std::int64_t columns) {
       for (std::int64_t j = 0; j < columns; ++j) a[i * columns + j] = -a[i * columns + j];
 }
 
+bool cholesky(double* a, std::int64_t n) {
+  if (n == 0) return true;
+  // LAPACK counts by columns: the upper triangle is its lower.
+  const int info = LAPACKE_dpotrf(LAPACK_COL_MAJOR, 'L', size32(n), a, size32(n));
+  if (info < 0) check(info, "Cholesky factor (dpotrf)", n, n);
+  return info == 0;
+}
+
+void solve_rows(const double* u, std::int64_t n, double* b, std::int64_t rows) {
+  if (n == 0 || rows == 0) return;
+  check(LAPACKE_dpotrs(LAPACK_COL_MAJOR, 'L', size32(n), size32(rows), u, size32(n), b, size32(n)),
+        "solution (dpotrs)", n, rows);
+}
+
 Svd thin_svd(const double* a, std::int64_t m, std::int64_t n) {
   const std::int64_t r = std::min(m, n);
   Svd svd;

@@ -62,6 +62,13 @@ Spectrum subspace_iteration(const double* a, std::int64_t n, std::int64_t k, dou
 // replaced by some direction that completes the set.
 void orthonormalize_rows(double* a, std::int64_t rows, std::int64_t columns);
 
+// Replaces the upper triangle (the diagonal included) of A [n][n], symmetric, by U with A = UᵀU; the strictly
+// lower triangle is neither read nor touched. False, A being spoilt, if A is not positive definite.
+bool cholesky(double* a, std::int64_t n);
+
+// B [rows][n] = B A⁻¹, `u` being what cholesky left of A.
+void solve_rows(const double* u, std::int64_t n, double* b, std::int64_t rows);
+
 // A [m][n] = U diag(values) Vᵀ with r = min(m, n): u [m][r], vt [r][n], values falling.
 struct Svd {
   std::vector<double> u, values, vt;

@@ -190,6 +190,25 @@ TEST(LinearAlgebra, OrthonormalRows) {
   EXPECT_THROW(orthonormalize_rows(dependent.data(), 4, 3), Error);
 }
 
+TEST(LinearAlgebra, CholeskyFactorsSolve) {
+  for (const std::int64_t n : {1, 2, 17, 65}) {
+    const std::int64_t rows = 3;
+    const std::vector<double> a = with_spectrum(power_law(n, -1), random_rotation(n, 10));
+    const std::vector<double> x = random_matrix(rows, n, 11);
+    std::vector<double> u = a, b(rows * n), product(n * n);
+    for (std::int64_t i = 0; i < n; ++i) std::fill_n(&u[i * n], i, NAN);  // the lower triangle is not read
+    ASSERT_TRUE(cholesky(u.data(), n));
+    rows_times_symmetric(x.data(), rows, a.data(), n, b.data());
+    solve_rows(u.data(), n, b.data(), rows);
+    EXPECT_LT(largest_difference(b, x), 1e-11);
+    for (std::int64_t i = 0; i < n; ++i) std::fill_n(&u[i * n], i, 0.0);
+    gemm(Transpose::Yes, Transpose::No, n, n, n, 1.0, u.data(), n, u.data(), n, 0.0, product.data(), n);
+    EXPECT_LT(largest_difference(product, a), 1e-14);
+  }
+  double indefinite[] = {1, 2, 2, 1};
+  EXPECT_FALSE(cholesky(indefinite, 2));
+}
+
 TEST(LinearAlgebra, SingularValues) {
   const double known[] = {3, 0, 0, 0, -2, 0};
   const Svd two = thin_svd(known, 2, 3);
@@ -227,6 +246,8 @@ TEST(LinearAlgebra, FailuresOfLapackAreErrors) {
   const double bad[] = {1, NAN, NAN, 1};
   EXPECT_THROW(symmetric_eigen(bad, 2), Error);
   EXPECT_THROW(thin_svd(bad, 2, 2), Error);
+  double factored[] = {1, NAN, NAN, 1};
+  EXPECT_THROW(cholesky(factored, 2), Error);
   EXPECT_THROW(
       gemm(Transpose::No, Transpose::No, std::int64_t{1} << 31, 1, 1, 1.0, bad, 1, bad, 1, 0.0, nullptr, 1),
       Error);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/output_file.h"
 #include "base/progress.h"
 #include "cli/common.h"
 #include "eval/perplexity.h"
@@ -17,7 +18,7 @@ struct EvalCommand {
   ModelOptions model;
   CacheOptions cache;
   CompressionOptions compression;
-  std::string file, reference;
+  std::string file, reference, tokens;
   std::optional<float> tau;
   std::int64_t max_tokens = 0, score_from = 0;
   bool json = false;
@@ -74,8 +75,19 @@ void eval(const EvalCommand& o) {
     }
     options.attention = [tau](const ModelSpec& spec) { return paper_attention(spec, tau); };
   }
+  if (!o.tokens.empty()) check_output(o.tokens, {o.model.path, o.file, o.reference});
   const std::string text = read_text(o.file);
   const auto model = o.model.load();
+  std::optional<OutputFile> tokens;
+  if (!o.tokens.empty()) {
+    tokens.emplace(o.tokens);
+    options.on_token = [&](const TokenScore& s) {
+      const std::string line = fmt::format(
+          "{{\"window\": {}, \"position\": {}, \"id\": {}, \"bytes\": {}, \"log_likelihood\": {:.6g}, \"likeliest\": {}}}\n", s.window,
+          s.position, s.token, model->piece(s.token, true).size(), s.log_likelihood, s.likeliest);
+      tokens->write(line.data(), line.size());
+    };
+  }
   o.cache.warn_beyond_training(*model);
   const auto reference = o.reference.empty() ? nullptr : Model::load(o.reference, o.model.load_options());
   std::optional<Progress> bar;
@@ -85,6 +97,7 @@ void eval(const EvalCommand& o) {
   };
   const EvalResult result = evaluate(model, text, options, reference);
   bar.reset();
+  if (tokens) tokens->commit();
   print(o.json ? as_json(result) : as_text(result));
 }
 
@@ -121,6 +134,8 @@ void add_eval(CLI::App& program) {
   command->add_option("--score-from", o->score_from, "Score what follows the first N tokens of each window only")
       ->type_name("N")
       ->check(range(1, kUnbounded));
+  command->add_option("--tokens", o->tokens, "Write a line of JSON for each scored token: its log-likelihood, its id and length in bytes")
+      ->type_name("FILE");
   command->add_flag("--json", o->json, "Print JSON");
   command->footer(R"(
 The text is tokenized whole and cut into windows, each computed on its own, with BOS first if the model adds one. Every

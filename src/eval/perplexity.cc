@@ -21,7 +21,7 @@ struct Sums {
 // One position's contribution; added up in order, so that the result does not depend on threads.
 struct Score {
   double log_likelihood = 0, reference_log_likelihood = 0, kl = 0;
-  bool agreed = false;
+  bool agreed = false, likeliest = false;
 };
 
 Score score_row(std::span<const float> logits, std::span<const float> reference_logits, TokenId next) {
@@ -29,6 +29,7 @@ Score score_row(std::span<const float> logits, std::span<const float> reference_
   const LogSoftmax model(logits);
   Score score;
   score.log_likelihood = model[target];
+  score.likeliest = top1(logits) == target;
   if (!reference_logits.empty()) {
     const LogSoftmax reference(reference_logits);
     score.reference_log_likelihood = reference[target];
@@ -47,6 +48,7 @@ class Evaluation {
         session_(model, {.context = options.context, .kv_type = options.kv_type, .compression = options.compression}),
         unscored_(static_cast<std::size_t>(options.score_from)),
         once_(options.compression && options.compression->compress_at > 0),
+        on_token_(options.on_token),
         pool_(model->threads()) {
     if (options.attention) set_attention(session_, options.attention);
     if (reference) reference_.emplace(reference, SessionOptions{.context = options.context});
@@ -70,11 +72,12 @@ class Evaluation {
       const auto part = window.subspan(at, std::min(rows_, window.size() - at));
       compute(session_, part, logits_);
       if (reference_) compute(*reference_, part, reference_logits_);
-      score(window.subspan(at + 1, std::min(part.size(), window.size() - at - 1)));
+      score(window.subspan(at + 1, std::min(part.size(), window.size() - at - 1)), static_cast<std::int64_t>(at) + 1);
       at += part.size();
       progress(std::ssize(part));
     }
     if (!once_) count_bytes();
+    ++window_;
   }
 
   const Sums& sums() const { return sums_; }
@@ -93,13 +96,15 @@ class Evaluation {
     session.step_all(part, logits);
   }
 
-  // targets[i] follows the logits of row i.
-  void score(std::span<const TokenId> targets) {
+  // targets[i] follows the logits of row i; the first is number `scored_from` of the window.
+  void score(std::span<const TokenId> targets, std::int64_t scored_from) {
     scores_.assign(targets.size(), {});
     score_rows(pool_, std::ssize(targets), [&](std::size_t i) {
       scores_[i] = score_row(row(logits_, i),
                              reference_ ? row(reference_logits_, i) : std::span<const float>{}, targets[i]);
     });
+    for (std::size_t i = 0; on_token_ && i < scores_.size(); ++i)
+      on_token_({window_, scored_from + static_cast<std::int64_t>(i), targets[i], scores_[i].log_likelihood, scores_[i].likeliest});
     for (const Score& s : scores_) {
       sums_.log_likelihood += s.log_likelihood;
       sums_.reference_log_likelihood += s.reference_log_likelihood;
@@ -119,6 +124,8 @@ class Evaluation {
   Session session_;
   std::size_t unscored_;
   bool once_;
+  const std::function<void(const TokenScore&)>& on_token_;
+  std::int64_t window_ = 0;
   std::optional<Session> reference_;
   ThreadPool pool_;
   AlignedVector<float> logits_, reference_logits_;  // rows × vocabulary

@@ -15,6 +15,13 @@
 
 namespace narrows {
 
+struct TokenScore {
+  std::int64_t window, position;  // counted from 0; of the token in its window, BOS included
+  TokenId token;
+  double log_likelihood;  // nats
+  bool likeliest;         // whether greedy decoding would have written it
+};
+
 struct EvalOptions {
   std::int64_t context = 512;    // tokens a window, at least 2 (3 if the model adds BOS)
   std::int64_t max_tokens = 0;   // tokens computed, BOS included: the text is cut there; 0: the whole text
@@ -25,6 +32,7 @@ struct EvalOptions {
   // Called after each piece of work with the tokens computed, those of the whole run, and the perplexity so
   // far.
   std::function<void(std::int64_t done, std::int64_t total, double perplexity)> progress = {};
+  std::function<void(const TokenScore&)> on_token = {};  // each scored token, in order
 };
 
 // Means over the scored positions; the reference is the distribution that KL is measured from.

@@ -410,6 +410,14 @@ class Eval(Case):
         cut = json.loads(self.ok("eval", "-m", MODEL, "-f", path, "--ctx", "32", "--max-tokens", "64", "--json"))
         self.assertEqual(cut["tokens"], 62)
         self.assertIn("perplexity", self.ok("eval", "-m", MODEL, "-f", path, "--ctx", "32").decode())
+        scores = self.file(b"old")
+        self.ok("eval", "-m", MODEL, "-f", path, "--ctx", "32", "--tokens", scores)
+        with open(scores) as f:
+            lines = [json.loads(line) for line in f]
+        self.assertEqual(len(lines), result["tokens"])
+        self.assertAlmostEqual(sum(s["log_likelihood"] for s in lines), result["log_likelihood"], places=2)
+        self.assertEqual([s["position"] for s in lines[:3]], [1, 2, 3])
+        self.assertEqual({s["likeliest"] for s in lines}, {True, False})
 
     def test_reference(self):
         path = self.file(TEXT.encode())

@@ -29,6 +29,9 @@ enum class KvPolicy {
 struct KvCompression {
   KvPolicy policy = KvPolicy::Representatives;
   double budget = 0.25;         // above 0, at most 1: 1 keeps everything
+  // > 0, Representatives only: instead of the budget, the relative error of a layer's attention output, in the square
+  // mean over the probes, that leaving entries out may cause. The cache is then as large as the text makes it.
+  double tau = 0;
   std::int64_t window = 64;     // latest tokens kept exactly; a multiple of 16
   std::int64_t compress_at = 0; // > 0: compress once, when the sequence has this many tokens, to the budget of those
   bool operator==(const KvCompression&) const = default;

@@ -157,13 +157,15 @@ constexpr std::pair<std::string_view, KvPolicy> kPolicies[] = {{"representatives
 }  // namespace
 
 std::optional<KvCompression> CompressionOptions::compression() const {
-  const bool kv = ada == "kv";
+  const bool kv = ada == "kv" || policy == "representatives";
+  if (tau && !kv && ada != "paper") throw UsageError("--tau needs --ada");
+  if (tau && budget) throw UsageError("--tau and --kv-budget exclude each other");
   if (!kv && policy.empty()) {
     if (budget || window || compress_at > 0)
       throw UsageError(fmt::format("{} needs --ada kv or --kv-policy", budget ? "--kv-budget" : window ? "--window" : "--compress-at"));
     return std::nullopt;
   }
-  if (kv && !policy.empty() && policy != "representatives")
+  if (ada == "kv" && !policy.empty() && policy != "representatives")
     throw UsageError(fmt::format("--ada kv and --kv-policy {} exclude each other", policy));
   KvCompression c;
   for (const auto& [name, value] : kPolicies)
@@ -172,6 +174,8 @@ std::optional<KvCompression> CompressionOptions::compression() const {
   if (budget) c.budget = *budget;
   if (!(c.budget > 0) || c.budget > 1)
     throw UsageError(fmt::format("--kv-budget: expected more than 0 and at most 1, found {:g}", c.budget));
+  if (kv && tau) c.tau = *tau;
+  if (tau && !(c.tau > 0 && c.tau <= 1)) throw UsageError(fmt::format("--tau: expected more than 0 and at most 1 with a cache, found {:g}", *tau));
   if (window) c.window = *window;
   if (c.window % 16 != 0) throw UsageError(fmt::format("--window: expected a multiple of 16, found {}", c.window));
   return c;
@@ -196,6 +200,9 @@ void add_compression_options(CLI::App& command, CompressionOptions& options, boo
       .add_option("--kv-budget", options.budget,
                   "With --ada kv or --kv-policy: bytes kept, of the dense cache's at the same length (default 0.25)")
       ->type_name("B");
+  std::string tau = "With --ada kv, instead of a budget: how far a layer's attention output may err, relatively, for what is left out";
+  if (paper) tau += "; with --ada paper: a representative's cosines with what precedes it are below 1 - tau^2 (default 0.3; 0: off)";
+  command.add_option("--tau", options.tau, tau)->type_name("TAU");
   command
       .add_option("--window", options.window, "With --ada kv or --kv-policy: latest tokens kept exactly (default 64)")
       ->type_name("W")

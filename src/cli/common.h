@@ -56,11 +56,11 @@ struct CacheOptions {
   void warn_beyond_training(const Model& model) const;
 };
 
-// --ada, --kv-policy, --kv-budget, --window.
+// --ada, --tau, --kv-policy, --kv-budget, --window.
 struct CompressionOptions {
   std::string ada;  // "kv", "paper" (which is not compression) or empty
   std::string policy;
-  std::optional<double> budget;
+  std::optional<double> budget, tau;
   std::optional<std::int64_t> window;
   std::int64_t compress_at = 0;
   // Throws UsageError for flags that make no sense together.

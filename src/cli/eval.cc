@@ -19,7 +19,6 @@ struct EvalCommand {
   CacheOptions cache;
   CompressionOptions compression;
   std::string file, reference, tokens;
-  std::optional<float> tau;
   std::int64_t max_tokens = 0, score_from = 0;
   bool json = false;
 };
@@ -57,14 +56,13 @@ std::string as_text(const EvalResult& result) {
 
 void eval(const EvalCommand& o) {
   EvalOptions options{.context = o.cache.context, .max_tokens = o.max_tokens, .kv_type = o.cache.kv_type()};
-  if (o.tau && o.compression.ada != "paper") throw UsageError("--tau needs --ada paper");
   options.compression = o.compression.compression();
   if (options.compression && o.compression.ada == "paper") throw UsageError("--ada paper and --kv-policy exclude each other");
   options.score_from = o.score_from > 0 ? o.score_from : o.compression.compress_at;
   if (options.score_from + 1 >= options.context)
     throw UsageError(fmt::format("{}: expected less than the {} tokens of a window, by 2 at least, found {}",
                                  o.score_from > 0 ? "--score-from" : "--compress-at", options.context, options.score_from));
-  const float tau = o.tau.value_or(0.3f);
+  const auto tau = static_cast<float>(o.compression.tau.value_or(0.3));
   if (o.compression.ada == "paper" && tau != 0) {
     if (!o.cache.kv_type_k.empty() || !o.cache.kv_type_v.empty())
       throw UsageError("--ada paper and --kv-type exclude each other: its keys and values are f32");
@@ -123,9 +121,6 @@ void add_eval(CLI::App& program) {
       ->type_name("FILE");
   add_kv_type(*command, o->cache);
   add_compression_options(*command, o->compression, true);
-  command
-      ->add_option("--tau", o->tau, "With --ada paper: a representative's cosines with what precedes it are below 1 - tau^2 (default 0.3); 0: off")
-      ->type_name("TAU");
   command
       ->add_option("--compress-at", o->compression.compress_at,
                    "Compress the cache once, after the first N tokens of each window, and score what follows")

@@ -11,8 +11,10 @@
 namespace narrows {
 namespace {
 
-constexpr std::int64_t kProbes = 256;           // that stay with the cache
-constexpr std::int64_t kProbesOnce = 1024;      // that go when it has been compressed
+constexpr ProbeRule kProbes{128};       // that stay with the cache
+constexpr ProbeRule kProbesOnce{1024};  // that go when it has been compressed
+constexpr float kNewest = 0.5f;         // part of an entry's importance that the latest probes have
+constexpr std::int64_t kNeighbours = 7;         // entries, by whose largest importance one counts
 constexpr std::int64_t kSinks = 4;              // StreamingLLM
 constexpr std::int64_t kObserved = 64;          // SnapKV: the latest queries
 constexpr std::int64_t kPooled = 7;             // SnapKV: neighbours
@@ -28,8 +30,8 @@ class CompressedAttention final : public AttentionPolicy {
   CompressedAttention(const ModelSpec& spec, const Weights& weights, KvFormat format, const KvCompression& options);
 
   std::unique_ptr<SequenceCache> new_sequence() const override {
-    return std::make_unique<CompressedCache>(spec_, windowed_spec_, format_, first_, received_,
-                                             schedule_.most_probes);
+    return std::make_unique<CompressedCache>(spec_, windowed_spec_, format_, first_, memory_,
+                                             schedule_.probes);
   }
   void begin(const Batch& batch) override;
   void end(ThreadPool& pool, const Batch& batch) override;
@@ -48,19 +50,26 @@ class CompressedAttention final : public AttentionPolicy {
   const LayerSpec& layer_of(HeadAt at) const { return spec_.layer[static_cast<std::size_t>(at.layer)]; }
   // Of one entry of one head: keys and values; with what the policy remembers beside them.
   static std::int64_t kv_bytes(const KvShape& shape) { return static_cast<std::int64_t>(shape.page_bytes()) / kPageTokens; }
-  std::int64_t entry_bytes(const KvShape& shape) const { return kv_bytes(shape) + (received_ ? 4 : 0) + (merges_ ? 4 : 0); }
+  std::int64_t entry_bytes(const KvShape& shape) const { return kv_bytes(shape) + (memory_ != EntryMemory::None ? 4 : 0) + (merges_ ? 4 : 0); }
   ScoreRule rule(const LayerSpec& layer) const { return {layer.score_scale, spec_.score_cap}; }
+  // Where to compress next: when the budget asks for it, or, within a tolerance, when a block has come.
+  std::int64_t next(std::int64_t position, std::int64_t held) const {
+    if (o_.tau == 0) return schedule_.next(position, held);
+    return std::max(position + schedule_.block(position), (schedule_.least_entries + 127) / 64 * 64);
+  }
   void receive(int index, CompressedCache& cache, ThreadPool& pool, const Run& run, const float* qkv);
   void compress(CompressedCache& cache, ThreadPool& pool);
   std::vector<std::vector<Entry>> choose(CompressedCache& cache, ThreadPool& pool, std::int64_t bytes);
   std::vector<std::vector<Entry>> choose_by_probes(CompressedCache& cache, ThreadPool& pool, std::int64_t bytes);
+  std::vector<std::int64_t> allocate_by_layer(std::span<const HeadClaim> claims, std::span<const double> outputs, double new_share) const;
   std::vector<float> merge(CompressedCache& cache, HeadAt at, std::span<const Entry> kept) const;
 
   const ModelSpec& spec_;
   const Weights& weights_;
   const KvFormat format_;
   const KvCompression o_;
-  const bool received_, probes_, merges_;
+  const bool probes_, merges_;
+  const EntryMemory memory_;
   ModelSpec windowed_spec_;  // without the layers that are compressed
   DenseAttention windowed_;
   KvSchedule schedule_;
@@ -84,9 +93,12 @@ CompressedAttention::CompressedAttention(const ModelSpec& spec, const Weights& w
       weights_(weights),
       format_(format),
       o_(options),
-      received_(o_.policy == KvPolicy::H2o || o_.policy == KvPolicy::SnapKv || o_.policy == KvPolicy::SnapKvMerge),
       probes_(o_.policy == KvPolicy::Representatives),
       merges_(o_.policy == KvPolicy::SnapKvMerge),
+      memory_(o_.policy == KvPolicy::Streaming ? EntryMemory::None
+              : !probes_                       ? EntryMemory::Running
+              : o_.compress_at > 0             ? EntryMemory::None
+                                               : EntryMemory::Compressions),
       windowed_spec_(only_windowed(spec)),
       windowed_(windowed_spec_, format) {
   if (spec.positions == Positions::Alibi) fail("compressed cache: expected a model without ALiBi");
@@ -94,7 +106,9 @@ CompressedAttention::CompressedAttention(const ModelSpec& spec, const Weights& w
   if (o_.window < kKeyGroup || o_.window % kKeyGroup != 0)
     fail("cache window: expected a multiple of {} tokens from {} up, found {}", kKeyGroup, kKeyGroup, o_.window);
   if (o_.compress_at < 0) fail("compress at: expected 0 or more tokens, found {}", o_.compress_at);
-  schedule_.budget = o_.budget;
+  if (!(o_.tau >= 0) || o_.tau > 1) fail("cache tau: expected 0 to 1, found {}", o_.tau);
+  if (o_.tau > 0 && !probes_) fail("cache tau: expected the policy of representatives");
+  schedule_.budget = o_.tau > 0 ? 1 : o_.budget;
   for (int l = 0; l < spec.layers; ++l) {
     const LayerSpec& layer = spec.layer[static_cast<std::size_t>(l)];
     if (layer.window > 0) continue;
@@ -107,10 +121,10 @@ CompressedAttention::CompressedAttention(const ModelSpec& spec, const Weights& w
     }
   }
   if (heads_.empty()) fail("compressed cache: expected a layer without a sliding window");
-  schedule_.most_probes = !probes_ ? 0 : o_.compress_at > 0 ? kProbesOnce : kProbes;
+  if (probes_) schedule_.probes = o_.compress_at > 0 ? kProbesOnce : kProbes;
   schedule_.least_entries = o_.window + kKeyGroup;
-  first_ = o_.compress_at > 0 ? o_.compress_at : schedule_.next(0, 0);
-  if (o_.compress_at > 0 && o_.budget * static_cast<double>(o_.compress_at * schedule_.dense_bytes) <
+  first_ = o_.compress_at > 0 ? o_.compress_at : next(0, 0);
+  if (o_.compress_at > 0 && schedule_.budget * static_cast<double>(o_.compress_at * schedule_.dense_bytes) <
                                 static_cast<double>(schedule_.least_entries * schedule_.entry_bytes))
     fail("cache budget: expected at least {:.3f} at {} tokens, for a window of {}, found {}",
          static_cast<double>(schedule_.least_entries * schedule_.entry_bytes) /
@@ -159,13 +173,13 @@ void CompressedAttention::attend(int index, ThreadPool& pool, const Batch& batch
                    k + w.k + h * layer.d_vo);
         }
     });
-    if (cache.has_probes())
+    if (probes_)
       for (std::int64_t t = 0; t < tokens; ++t) {
         const std::int64_t position = run.position + t;
         if (!cache.is_probe(position)) continue;
         const float* q = qkv + (run.first_row + t) * w.qkv + probe_head(position, group) * layer.d_qk;
         for (int h = 0; h < layer.kv_heads; ++h)
-          cache.add_probe(entries.heads[static_cast<std::size_t>(h)], position, q + h * group * layer.d_qk, layer.d_qk);
+          cache.add_probe(entries.heads[static_cast<std::size_t>(h)], q + h * group * layer.d_qk, layer.d_qk);
       }
     for (int h = 0; h < layer.kv_heads; ++h) {
       const HeadEntries& head = entries.heads[static_cast<std::size_t>(h)];
@@ -175,7 +189,7 @@ void CompressedAttention::attend(int index, ThreadPool& pool, const Batch& batch
         return out + row * w.out + of_head * layer.d_vo;
       });
     }
-    if (received_) receive(index, cache, pool, run, qkv);
+    if (memory_ == EntryMemory::Running) receive(index, cache, pool, run, qkv);
   }
   tiles_.attend(rule(layer), pool);
 }
@@ -207,7 +221,7 @@ void CompressedAttention::receive(int index, CompressedCache& cache, ThreadPool&
                                   p.data(), stride, out.data());
           for (int i = 0; i < count; ++i)
             for (std::int64_t e = 0; e < end; ++e)
-              head.received[static_cast<std::size_t>(e)] += p[static_cast<std::size_t>(i * stride + e)];
+              head.worth[static_cast<std::size_t>(e)] += p[static_cast<std::size_t>(i * stride + e)];
         }
       }
     }
@@ -217,7 +231,7 @@ void CompressedAttention::receive(int index, CompressedCache& cache, ThreadPool&
 void CompressedAttention::compress(CompressedCache& cache, ThreadPool& pool) {
   const bool once = o_.compress_at > 0;
   const std::int64_t bytes =
-      once ? static_cast<std::int64_t>(o_.budget * static_cast<double>(cache.length() * schedule_.dense_bytes))
+      once || o_.tau > 0 ? static_cast<std::int64_t>(schedule_.budget * static_cast<double>(cache.length() * schedule_.dense_bytes))
            : schedule_.room(cache.length());
   const std::vector<std::vector<Entry>> kept = choose(cache, pool, bytes);
   std::vector<std::int64_t> counts;
@@ -233,10 +247,10 @@ void CompressedAttention::compress(CompressedCache& cache, ThreadPool& pool) {
       HeadEntries& head = head_of(cache, heads_[n]);
       if (merges_) biases[n] = merge(cache, heads_[n], kept[n]);
       cache.keep(cache.layer(heads_[n].layer).shape, head, kept[n]);
-      if (received_ && o_.policy != KvPolicy::H2o) std::fill(head.received.begin(), head.received.end(), 0.0f);
+      if (memory_ == EntryMemory::Running && o_.policy != KvPolicy::H2o) std::fill(head.worth.begin(), head.worth.end(), 0.0f);
     }
   });
-  cache.finish(counts, std::min(o_.window, cache.length()), once ? INT64_MAX : schedule_.next(cache.length(), held), once);
+  cache.finish(counts, std::min(o_.window, cache.length()), once ? INT64_MAX : next(cache.length(), held));
   if (merges_)
     for (std::size_t i = 0; i < heads_.size(); ++i) cache.set_biases(head_of(cache, heads_[i]), biases[i]);
 }
@@ -252,8 +266,8 @@ std::vector<std::vector<Entry>> CompressedAttention::choose(CompressedCache& cac
       std::vector<Entry>& chosen = kept[static_cast<std::size_t>(i)];
       switch (o_.policy) {
         case KvPolicy::Streaming: chosen = keep_ends(cache.entries(head), kSinks, keep); break;
-        case KvPolicy::H2o: chosen = keep_top(head.received, std::max(keep / 2, o_.window), keep); break;
-        default: chosen = keep_top(pool_max(head.received, kPooled), o_.window, keep); break;
+        case KvPolicy::H2o: chosen = keep_top(head.worth, std::max(keep / 2, o_.window), keep); break;
+        default: chosen = keep_top(pool_max(head.worth, kPooled), o_.window, keep); break;
       }
     }
   });
@@ -272,10 +286,12 @@ std::vector<std::vector<Entry>> CompressedAttention::choose_by_probes(Compressed
                               weights_.layer[static_cast<std::size_t>(l)].o->maps().front().weight);
     });
   }
-  const std::int64_t probes = cache.probes(), stride = cache.stride();
+  const std::vector<std::int64_t> positions = cache.probe_positions();
+  const std::int64_t probes = std::ssize(positions);
   std::vector<ProbeTurns> turns;
-  for (const Rotary& rotary : spec_.rotaries) turns.push_back(probe_turns(rotary, probes, stride, cache.length()));
+  for (const Rotary& rotary : spec_.rotaries) turns.push_back(probe_turns(rotary, positions, cache.length()));
   std::vector<HeadClaim> claims(heads_.size());
+  std::vector<double> outputs(heads_.size());
   std::vector<ImportanceScratch> scratch(static_cast<std::size_t>(pool.size()));
   pool.share(std::ssize(heads_), 1, [&](int thread, Range range) {
     std::vector<float> q;
@@ -284,7 +300,7 @@ std::vector<std::vector<Entry>> CompressedAttention::choose_by_probes(Compressed
       const HeadAt at = heads_[static_cast<std::size_t>(i)];
       const LayerSpec& layer = layer_of(at);
       const int group = layer.heads / layer.kv_heads;
-      const HeadEntries& head = head_of(cache, at);
+      HeadEntries& head = head_of(cache, at);
       const KvShape& shape = cache.layer(at.layer).shape;
       q.resize(static_cast<std::size_t>(probes * layer.d_qk));
       for (std::int64_t n = 0; n < probes; ++n) {
@@ -293,27 +309,54 @@ std::vector<std::vector<Entry>> CompressedAttention::choose_by_probes(Compressed
         if (layer.rotary >= 0)
           turn_probe(spec_.rotaries[static_cast<std::size_t>(layer.rotary)], turns[static_cast<std::size_t>(layer.rotary)],
                      n, at.kv_head, row);
-        of_head[static_cast<std::size_t>(n)] = probe_head(n * stride, group);
+        of_head[static_cast<std::size_t>(n)] = probe_head(positions[static_cast<std::size_t>(n)], group);
       }
       const std::int64_t seen = cache.entries(head), d = shape.padded_d_vo();
       HeadClaim& claim = claims[static_cast<std::size_t>(i)];
-      claim.score = probe_importance(shape, head.pages, seen, seen - std::min(o_.window, seen), rule(layer), q.data(),
-                                     of_head, group, products_[static_cast<std::size_t>(at.layer)].data() + at.kv_head * group * d * d,
-                                     scratch[static_cast<std::size_t>(thread)]);
-      claim.entry_bytes = kv_bytes(shape);
+      Importance importance = probe_importance(
+          shape, head.pages, seen, seen - std::min(o_.window, seen), rule(layer), q.data(), of_head, group,
+          products_[static_cast<std::size_t>(at.layer)].data() + at.kv_head * group * d * d, scratch[static_cast<std::size_t>(thread)]);
+      const float share = 1.0f / static_cast<float>(probes);
+      for (std::size_t e = 0; e < importance.of_entry.size(); ++e) {
+        float& value = importance.of_entry[e];
+        value *= share;
+        if (memory_ == EntryMemory::None) continue;
+        float& worth = head.worth[e];
+        if (worth > 0) value = (1 - kNewest) * worth + kNewest * value;
+        worth = value;
+      }
+      claim.score = pool_max(importance.of_entry, kNeighbours);
+      outputs[static_cast<std::size_t>(i)] = importance.output * static_cast<double>(share);
+      claim.entry_bytes = entry_bytes(shape);
     }
   });
   // A twentieth of the mean for each at least.
   const std::int64_t mean = bytes / schedule_.entry_bytes;
   const std::int64_t least = (std::max<std::int64_t>(8, mean / 20) + kKeyGroup - 1) / kKeyGroup * kKeyGroup;
   const std::vector<std::int64_t> counts =
-      allocate_jointly(claims, bytes - o_.window * schedule_.entry_bytes, least, kKeyGroup);
+      o_.tau > 0 ? allocate_by_layer(claims, outputs, static_cast<double>(cache.length() - cache.compressed_at()) / static_cast<double>(cache.length()))
+                 : allocate_jointly(claims, bytes - o_.window * schedule_.entry_bytes, least, kKeyGroup);
   std::vector<std::vector<Entry>> kept(heads_.size());
   for (std::size_t i = 0; i < heads_.size(); ++i) {
     claims[i].score.resize(static_cast<std::size_t>(cache.entries(head_of(cache, heads_[i]))));
     kept[i] = keep_top(claims[i].score, o_.window, counts[i] + o_.window);
   }
   return kept;
+}
+
+// Each layer may err by tau² of its output; of that each text its share, so that errors do not grow with the number of
+// compressions.
+std::vector<std::int64_t> CompressedAttention::allocate_by_layer(std::span<const HeadClaim> claims, std::span<const double> outputs,
+                                                                 double new_share) const {
+  std::vector<std::int64_t> counts;
+  for (std::size_t first = 0, end = 0; first < heads_.size(); first = end) {
+    double output = 0;
+    for (end = first; end < heads_.size() && heads_[end].layer == heads_[first].layer; ++end) output += outputs[end];
+    const std::vector<std::int64_t> own =
+        allocate_within(claims.subspan(first, end - first), o_.tau * o_.tau * new_share * output, kKeyGroup, kKeyGroup);
+    counts.insert(counts.end(), own.begin(), own.end());
+  }
+  return counts;
 }
 
 // Merges what is dropped into the most similar of what is kept before the window: means of keys and values, each counted
@@ -374,7 +417,7 @@ std::vector<float> CompressedAttention::merge(CompressedCache& cache, HeadAt at,
 std::unique_ptr<AttentionPolicy> compressed_attention(const ModelSpec& spec, const Weights& weights, KvFormat format,
                                                       const KvCompression& options) {
   auto policy = std::make_unique<CompressedAttention>(spec, weights, format, options);
-  if (options.budget == 1) return std::make_unique<DenseAttention>(spec, format);
+  if (options.budget == 1 && options.tau == 0) return std::make_unique<DenseAttention>(spec, format);
   return policy;
 }
 

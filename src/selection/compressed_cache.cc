@@ -1,7 +1,6 @@
 #include "selection/compressed_cache.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -30,16 +29,6 @@ void copy_page(const KvShape& shape, const KvPage& from, const KvPage& to, std::
 
 }  // namespace
 
-std::int64_t probe_stride(std::int64_t length, std::int64_t most) {
-  const std::int64_t least = (length + most - 1) / most;
-  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(least, 1))));
-}
-
-std::int64_t probe_count(std::int64_t length, std::int64_t most) {
-  const std::int64_t stride = probe_stride(length, most);
-  return (length + stride - 1) / stride;
-}
-
 std::size_t probe_bytes(int d_qk) { return static_cast<std::size_t>(d_qk + (d_qk + 31) / 32 * 2); }
 
 // 8-bit codes, then an f16 scale for each 32.
@@ -66,12 +55,11 @@ void load_probe(const std::byte* from, int d_qk, float* q) {
 }
 
 CompressedCache::CompressedCache(const ModelSpec& spec, const ModelSpec& windowed, KvFormat format, std::int64_t first,
-                                 bool received, std::int64_t most_probes)
+                                 EntryMemory memory, ProbeRule probes)
     : windowed_(windowed, format),
       first_next_(first),
-      received_(received),
-      most_probes_(most_probes),
-      probes_(most_probes > 0),
+      memory_(memory),
+      probes_(probes),
       next_(first) {
   for (const LayerSpec& layer : spec.layer) {
     EntryLayer& entries = layers_.emplace_back();
@@ -120,19 +108,17 @@ void CompressedCache::reserve(std::int64_t end) {
     for (HeadEntries& head : layer.heads) {
       const std::int64_t entries = head.compressed + end - first_exact_;
       fit(layer.shape, head, entries);
-      if (!received_) continue;
-      if (std::ssize(head.received) < entries) head.received.reserve(static_cast<std::size_t>(entries + 15) / 16 * 16);
-      head.received.resize(static_cast<std::size_t>(entries));
+      if (memory_ == EntryMemory::None) continue;
+      if (std::ssize(head.worth) < entries) head.worth.reserve(static_cast<std::size_t>(entries + 15) / 16 * 16);
+      head.worth.resize(static_cast<std::size_t>(entries));
     }
 }
 
 void CompressedCache::truncate(std::int64_t length) {
   length = std::min(length_, length);
   windowed_.truncate(length);
-  // What has been compressed knows of later tokens, and so do sums over them and probes thinned out for them.
-  const bool sums_differ = received_ && length < length_;
-  const bool probes_differ = probes_ && probe_stride(length, most_probes_) != stride();
-  if (length < compressed_at_ || sums_differ || probes_differ || windowed_.length() < length) length = 0;
+  // What has been compressed knows of later tokens, and so do sums over them.
+  if (length < compressed_at_ || (memory_ == EntryMemory::Running && length < length_) || windowed_.length() < length) length = 0;
   if (length == 0) {
     windowed_.truncate(0);
     for (EntryLayer& layer : layers_)
@@ -142,29 +128,25 @@ void CompressedCache::truncate(std::int64_t length) {
       }
     first_exact_ = compressed_at_ = 0;
     next_ = first_next_;
-    probes_ = most_probes_ > 0;
   }
   length_ = length;
+  const std::size_t probes = probe_positions().size();
   for (EntryLayer& layer : layers_)
     for (HeadEntries& head : layer.heads) {
       fit(layer.shape, head, entries(head));
-      if (probes_) head.probes.resize(static_cast<std::size_t>(probes()) * probe_bytes(layer.shape.d_qk));
+      if (memory_ != EntryMemory::None) {
+        head.worth.resize(static_cast<std::size_t>(entries(head)));
+        head.worth.shrink_to_fit();
+      }
+      head.probes.resize(probes * probe_bytes(layer.shape.d_qk));
     }
 }
 
-void CompressedCache::add_probe(HeadEntries& head, std::int64_t position, const float* q, int d_qk) {
-  const std::size_t row = probe_bytes(d_qk), stride = static_cast<std::size_t>(probe_stride(position + 1, most_probes_));
-  std::size_t count = head.probes.size() / row;
-  const std::size_t index = static_cast<std::size_t>(position) / stride;
-  if (count > index) {  // the stride has doubled
-    for (std::size_t i = 1; i < index; ++i)
-      std::memcpy(head.probes.data() + i * row, head.probes.data() + 2 * i * row, row);
-    count = index;
-    head.probes.resize(count * row);
-  }
-  if (head.probes.size() == head.probes.capacity()) head.probes.reserve((count + 64) * row);
-  head.probes.resize((count + 1) * row);
-  store_probe(q, d_qk, head.probes.data() + count * row);
+void CompressedCache::add_probe(HeadEntries& head, const float* q, int d_qk) {
+  const std::size_t end = head.probes.size(), row = probe_bytes(d_qk);
+  if (end == head.probes.capacity()) head.probes.reserve(static_cast<std::size_t>(probes_.most(next_)) * row);
+  head.probes.resize(end + row);
+  store_probe(q, d_qk, head.probes.data() + end);
 }
 
 std::size_t CompressedCache::bytes() const {
@@ -173,7 +155,7 @@ std::size_t CompressedCache::bytes() const {
     for (const HeadEntries& head : layer.heads) {
       for (const KvPage& page : head.pages)
         bytes += layer.shape.with_page(page.tokens).page_bytes() + (page.bias ? bias_bytes(page) : 0);
-      bytes += head.probes.capacity() + head.received.capacity() * sizeof(float);
+      bytes += head.probes.capacity() + head.worth.capacity() * sizeof(float);
     }
   return bytes;
 }
@@ -195,7 +177,7 @@ void CompressedCache::keep(const KvShape& shape, HeadEntries& head, std::span<co
     const KvPage &a = head.pages[static_cast<std::size_t>(from / kPageTokens)],
                  &b = head.pages[static_cast<std::size_t>(to / kPageTokens)];
     copy_kv(shape.with_page(a.tokens), a.data, from % kPageTokens, shape.with_page(b.tokens), b.data, to % kPageTokens);
-    if (received_) head.received[static_cast<std::size_t>(to)] = head.received[static_cast<std::size_t>(from)];
+    if (memory_ != EntryMemory::None) head.worth[static_cast<std::size_t>(to)] = head.worth[static_cast<std::size_t>(from)];
   }
 }
 
@@ -227,21 +209,28 @@ void CompressedCache::set_biases(HeadEntries& head, std::span<const float> biase
   }
 }
 
-void CompressedCache::finish(std::span<const std::int64_t> kept, std::int64_t window, std::int64_t next, bool drop_probes) {
+void CompressedCache::finish(std::span<const std::int64_t> kept, std::int64_t window, std::int64_t next) {
+  std::vector<std::size_t> probes;  // that stay, of those held
+  const std::vector<std::int64_t> held = probe_positions();
+  for (std::size_t i = 0; i < held.size(); ++i)
+    if (probes_.keeps(held[i], next)) probes.push_back(i);
   compressed_at_ = length_;
   first_exact_ = std::max<std::int64_t>(length_ - window, 0);
   next_ = next;
-  if (drop_probes) probes_ = false;
   std::size_t at = 0;
   for (EntryLayer& layer : layers_)
     for (HeadEntries& head : layer.heads) {
       const std::int64_t entries = kept[at++];
       head.compressed = entries - (length_ - first_exact_);
       fit(layer.shape, head, entries);
-      if (drop_probes) std::vector<std::byte>().swap(head.probes);
-      if (received_) {
-        head.received.resize(static_cast<std::size_t>(entries));
-        head.received.shrink_to_fit();
+      const std::size_t row = probe_bytes(layer.shape.d_qk);
+      for (std::size_t i = 0; i < probes.size(); ++i)
+        std::memmove(head.probes.data() + i * row, head.probes.data() + probes[i] * row, row);
+      head.probes.resize(probes.size() * row);
+      head.probes.shrink_to_fit();
+      if (memory_ != EntryMemory::None) {
+        head.worth.resize(static_cast<std::size_t>(entries));
+        head.worth.shrink_to_fit();
       }
     }
   repack();

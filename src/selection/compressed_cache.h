@@ -17,8 +17,8 @@ namespace narrows {
 struct HeadEntries {
   std::vector<KvPage> pages;         // entry e lies in page e / kPageTokens
   std::int64_t compressed = 0;       // entries before the exact ones
-  std::vector<float> received;       // [entries]: attention received, where the policy asks for it
-  std::vector<std::byte> probes;     // [probes][probe_bytes()]: queries of earlier positions
+  std::vector<float> worth;          // [entries]: what the policy remembers of each
+  std::vector<std::byte> probes;     // [probes][probe_bytes()]: queries, in order of position
 };
 
 struct EntryLayer {
@@ -26,19 +26,19 @@ struct EntryLayer {
   std::vector<HeadEntries> heads;  // empty: a layer with a sliding window
 };
 
-// Queries kept as probes: those at multiples of a stride, which doubles when there would be more than `most`.
-std::int64_t probe_stride(std::int64_t length, std::int64_t most);
-std::int64_t probe_count(std::int64_t length, std::int64_t most);
 std::size_t probe_bytes(int d_qk);
 void store_probe(const float* q, int d_qk, std::byte* to);
 void load_probe(const std::byte* from, int d_qk, float* q);
 
+// What is remembered of entries: nothing, what compressions make of them, or sums over all that is computed.
+enum class EntryMemory { None, Compressions, Running };
+
 class CompressedCache final : public SequenceCache {
  public:
-  // `first`: where to compress first. The cache accumulates received attention if told so, and keeps up to
-  // `most_probes` queries of each head.
-  CompressedCache(const ModelSpec& spec, const ModelSpec& windowed, KvFormat format, std::int64_t first, bool received,
-                  std::int64_t most_probes);
+  // `first`: where to compress first. It keeps a number of each entry if told so, and
+  // the queries of each head that `probes` says as probes.
+  CompressedCache(const ModelSpec& spec, const ModelSpec& windowed, KvFormat format, std::int64_t first, EntryMemory memory,
+                  ProbeRule probes);
   std::int64_t length() const override { return length_; }
   void truncate(std::int64_t length) override;
   std::size_t bytes() const override;
@@ -46,9 +46,10 @@ class CompressedCache final : public SequenceCache {
 
   std::int64_t first_exact() const { return first_exact_; }
   std::int64_t next() const { return next_; }
-  bool has_probes() const { return probes_; }
-  std::int64_t stride() const { return probe_stride(length_, most_probes_); }
-  std::int64_t probes() const { return probe_count(length_, most_probes_); }
+  std::int64_t compressed_at() const { return compressed_at_; }  // tokens held at the last compression
+  // Whether a query becomes a probe when it comes.
+  bool is_probe(std::int64_t position) const { return probes_.keeps(position, next_); }
+  std::vector<std::int64_t> probe_positions() const { return probes_.positions(length_, next_); }
   EntryLayer& layer(int index) { return layers_[static_cast<std::size_t>(index)]; }
   std::vector<EntryLayer>& layers() { return layers_; }
   DenseCache& windowed() { return windowed_; }
@@ -56,9 +57,7 @@ class CompressedCache final : public SequenceCache {
 
   void reserve(std::int64_t end);
   void advance(std::int64_t end) { length_ = end; }
-  // Whether the query of a position becomes a probe when it comes; adds it to those of a head.
-  bool is_probe(std::int64_t position) const { return probes_ && position % probe_stride(position + 1, most_probes_) == 0; }
-  void add_probe(HeadEntries& head, std::int64_t position, const float* q, int d_qk);
+  void add_probe(HeadEntries& head, const float* q, int d_qk);
 
   // Keeps `kept` of a head, the last `window` of them exact; any thread, one a head.
   void keep(const KvShape& shape, HeadEntries& head, std::span<const Entry> kept) const;
@@ -66,7 +65,7 @@ class CompressedCache final : public SequenceCache {
   std::vector<float> biases(const HeadEntries& head) const;
   void set_biases(HeadEntries& head, std::span<const float> biases);
   // Ends a compression: gives back what is no longer needed.
-  void finish(std::span<const std::int64_t> kept, std::int64_t window, std::int64_t next, bool drop_probes);
+  void finish(std::span<const std::int64_t> kept, std::int64_t window, std::int64_t next);
 
  private:
   KvPage take(const KvShape& shape, std::int64_t tokens);
@@ -79,9 +78,8 @@ class CompressedCache final : public SequenceCache {
   std::vector<EntryLayer> layers_;
   DenseCache windowed_;
   const std::int64_t first_next_;
-  const bool received_;
-  const std::int64_t most_probes_;
-  bool probes_;
+  const EntryMemory memory_;
+  const ProbeRule probes_;
   std::int64_t length_ = 0, first_exact_ = 0, compressed_at_ = 0, next_;
 };
 

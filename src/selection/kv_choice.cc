@@ -1,6 +1,7 @@
 #include "selection/kv_choice.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -57,39 +58,66 @@ std::vector<float> pool_max(std::span<const float> score, std::int64_t width) {
   return pooled;
 }
 
-std::vector<std::int64_t> allocate_jointly(std::span<const HeadClaim> heads, std::int64_t bytes, std::int64_t least,
-                                           std::int64_t step) {
-  struct Step {
-    double worth;  // per byte
-    std::int32_t head;
-    std::int64_t entries, number;
-  };
+namespace {
+
+struct Step {
+  double score, worth;  // of its entries together; per byte
+  std::int32_t head;
+  std::int64_t entries, number;
+};
+
+// What heads may take beyond `least` candidates each, in falling order of worth. A head's steps are in order, as its
+// scores fall.
+std::vector<Step> steps_of(std::span<const HeadClaim> heads, std::int64_t least, std::int64_t step) {
   std::vector<Step> steps;
-  std::vector<std::int64_t> counts;
   for (std::size_t h = 0; h < heads.size(); ++h) {
     std::vector<float> sorted = heads[h].score;
     std::sort(sorted.begin(), sorted.end(), std::greater<>());
-    const std::int64_t n = std::ssize(sorted), first = std::min(least, n);
-    counts.push_back(first);
-    bytes -= first * heads[h].entry_bytes;
-    for (std::int64_t at = first, number = 0; at < n; at += step, ++number) {
+    const std::int64_t n = std::ssize(sorted);
+    for (std::int64_t at = std::min(least, n), number = 0; at < n; at += step, ++number) {
       const std::int64_t size = std::min(step, n - at);
-      double worth = 0;
-      for (std::int64_t i = at; i < at + size; ++i) worth += sorted[static_cast<std::size_t>(i)];
-      steps.push_back({worth / static_cast<double>(size * heads[h].entry_bytes), static_cast<std::int32_t>(h), size, number});
+      double score = 0;
+      for (std::int64_t i = at; i < at + size; ++i) score += static_cast<double>(sorted[static_cast<std::size_t>(i)]);
+      steps.push_back({score, score / static_cast<double>(size * heads[h].entry_bytes), static_cast<std::int32_t>(h), size, number});
     }
   }
   std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
     return a.worth != b.worth ? a.worth > b.worth : a.head != b.head ? a.head < b.head : a.number < b.number;
   });
+  return steps;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> allocate_jointly(std::span<const HeadClaim> heads, std::int64_t bytes, std::int64_t least,
+                                           std::int64_t step) {
+  std::vector<std::int64_t> counts;
+  for (const HeadClaim& head : heads) {
+    counts.push_back(std::min<std::int64_t>(least, std::ssize(head.score)));
+    bytes -= counts.back() * head.entry_bytes;
+  }
   std::vector<char> full(heads.size());
-  for (const Step& s : steps) {
+  for (const Step& s : steps_of(heads, least, step)) {
     const std::size_t h = static_cast<std::size_t>(s.head);
     const std::int64_t cost = s.entries * heads[h].entry_bytes;
     if (cost > bytes) full[h] = 1;
     if (full[h]) continue;  // a head takes its steps in order
     bytes -= cost;
     counts[h] += s.entries;
+  }
+  return counts;
+}
+
+std::vector<std::int64_t> allocate_within(std::span<const HeadClaim> heads, double error, std::int64_t least,
+                                          std::int64_t step) {
+  std::vector<std::int64_t> counts;
+  for (const HeadClaim& head : heads) counts.push_back(std::ssize(head.score));
+  const std::vector<Step> steps = steps_of(heads, least, step);
+  double dropped = 0;
+  for (auto s = steps.rbegin(); s != steps.rend(); ++s) {
+    dropped += s->score;
+    if (dropped > error) break;
+    counts[static_cast<std::size_t>(s->head)] -= s->entries;
   }
   return counts;
 }
@@ -125,6 +153,25 @@ std::vector<Entry> most_similar(std::span<const float> dropped, std::span<const 
   return nearest;
 }
 
+bool ProbeRule::keeps(std::int64_t position, std::int64_t next) const {
+  if (dense == 0 || next == INT64_MAX) return false;
+  const auto age = static_cast<std::uint64_t>((next - position + dense - 1) / dense);
+  return (static_cast<std::uint64_t>(position) & (std::bit_ceil(age) - 1)) == 0;
+}
+
+std::vector<std::int64_t> ProbeRule::positions(std::int64_t length, std::int64_t next) const {
+  std::vector<std::int64_t> kept;
+  for (std::int64_t p = 0; p < length; ++p)
+    if (keeps(p, next)) kept.push_back(p);
+  return kept;
+}
+
+std::int64_t ProbeRule::most(std::int64_t next) const {
+  if (dense == 0) return 0;
+  const int doublings = std::bit_width(static_cast<std::uint64_t>((next - 1) / dense));
+  return std::min(next, dense + (dense / 2 + 1) * doublings);
+}
+
 // A block takes at most an eighth of the budget, and grows with the text, so that compressions stay a small part of the
 // work.
 std::int64_t KvSchedule::block(std::int64_t position) const {
@@ -133,12 +180,11 @@ std::int64_t KvSchedule::block(std::int64_t position) const {
 }
 
 std::int64_t KvSchedule::room(std::int64_t position) const {
+  const std::int64_t b = block(position), all_probes = probes.most(position + b) * probe_bytes;
   const auto at = [&](std::int64_t length, std::int64_t new_entries) {
-    return static_cast<std::int64_t>(budget * static_cast<double>(length * dense_bytes)) -
-           std::min((length + kBoundary - 1) / kBoundary * kBoundary, most_probes) * probe_bytes - new_entries * entry_bytes;
+    return static_cast<std::int64_t>(budget * static_cast<double>(length * dense_bytes)) - all_probes - new_entries * entry_bytes;
   };
   // Room for entries comes sixteen at a time: it is tightest where the first and the last sixteen begin.
-  const std::int64_t b = block(position);
   return std::min(at(position + 1, kKeyGroup), at(position + b - kKeyGroup + 1, b));
 }
 

@@ -30,9 +30,24 @@ struct HeadClaim {
 std::vector<std::int64_t> allocate_jointly(std::span<const HeadClaim> heads, std::int64_t bytes, std::int64_t least,
                                            std::int64_t step);
 
+// The same within a tolerance instead of a budget: candidates are dropped from the smallest scores up, in the same steps,
+// as long as the scores of all that is dropped add up to at most `error`.
+std::vector<std::int64_t> allocate_within(std::span<const HeadClaim> heads, double error, std::int64_t least,
+                                          std::int64_t step);
+
 // For each dropped key the most similar of the kept ones, if the cosine exceeds `threshold`, else -1. Keys [..][d].
 std::vector<Entry> most_similar(std::span<const float> dropped, std::span<const float> kept, std::int64_t d,
                                 float threshold);
+
+// Which queries are kept as probes of the next compression: every one of the `dense` latest, and half as many for each
+// doubling of their age. One that has gone is not needed again.
+struct ProbeRule {
+  std::int64_t dense = 0;  // a power of two; 0: none
+
+  bool keeps(std::int64_t position, std::int64_t next) const;
+  std::vector<std::int64_t> positions(std::int64_t length, std::int64_t next) const;  // below length, ascending
+  std::int64_t most(std::int64_t next) const;  // at least as many as there are
+};
 
 // How the bytes of a cache are spread over time.
 struct KvSchedule {
@@ -40,7 +55,7 @@ struct KvSchedule {
   std::int64_t dense_bytes = 0;       // of one position in the dense cache
   std::int64_t entry_bytes = 0;       // of one entry in every head
   std::int64_t probe_bytes = 0;       // of one probe in every head
-  std::int64_t most_probes = 0;
+  ProbeRule probes;
   std::int64_t least_entries = 0;     // of a head
 
   // Positions until the compression that follows one at `position`: all of them lie at multiples of 64.

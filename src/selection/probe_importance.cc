@@ -65,12 +65,12 @@ void attention_probabilities(const KvShape& shape, const std::vector<KvPage>& pa
   }
 }
 
-ProbeTurns probe_turns(const Rotary& rotary, std::int64_t probes, std::int64_t stride, std::int64_t length) {
+ProbeTurns probe_turns(const Rotary& rotary, std::span<const std::int64_t> positions, std::int64_t length) {
   constexpr std::int64_t kStep = 317;  // 0.618 of the horizon, and prime to it
   ProbeTurns turns;
-  for (std::int64_t i = 0; i < probes; ++i)
+  for (std::int64_t i = 0; i < std::ssize(positions); ++i)
     for (const float frequency : rotary.frequencies) {
-      const double angle = static_cast<double>(length + i * kStep % kHorizon - i * stride) * frequency;
+      const double angle = static_cast<double>(length + i * kStep % kHorizon - positions[static_cast<std::size_t>(i)]) * frequency;
       turns.cosines.push_back(static_cast<float>(std::cos(angle)));
       turns.sines.push_back(static_cast<float>(std::sin(angle)));
     }
@@ -86,7 +86,7 @@ void turn_probe(const Rotary& rotary, const ProbeTurns& turns, std::int64_t prob
     rotate_half(q, turns.cosines.data() + at, turns.sines.data() + at, rotary.pairs);
 }
 
-std::vector<float> probe_importance(const KvShape& shape, const std::vector<KvPage>& pages, std::int64_t seen,
+Importance probe_importance(const KvShape& shape, const std::vector<KvPage>& pages, std::int64_t seen,
                                     std::int64_t entries, const ScoreRule& rule, const float* q,
                                     std::span<const int> heads, int group, const float* products,
                                     ImportanceScratch& scratch) {
@@ -130,14 +130,16 @@ std::vector<float> probe_importance(const KvShape& shape, const std::vector<KvPa
       for (std::int64_t k = 0; k < d; ++k) weighted[e * d + k] += mass * transformed[e * d + k];
     }
   }
-  std::vector<float> importance(static_cast<std::size_t>(entries));
+  Importance importance;
+  importance.of_entry.resize(static_cast<std::size_t>(entries));
+  for (std::int64_t i = 0; i < n; ++i) importance.output += static_cast<double>(columns[i * width + d + group]);
   for (std::int64_t e = 0; e < entries; ++e) {
     float sums[16] = {};
     for (std::int64_t k = 0; k < d; k += 16)
       for (std::int64_t i = 0; i < 16; ++i) sums[i] += values[e * d + k + i] * weighted[e * d + k + i];
     float sum = gathered[e * width + d + group];
     for (const float s : sums) sum += s;
-    importance[static_cast<std::size_t>(e)] = std::max(sum, 0.0f);
+    importance.of_entry[static_cast<std::size_t>(e)] = std::max(sum, 0.0f);
   }
   return importance;
 }

@@ -28,18 +28,23 @@ void attention_probabilities(const KvShape& shape, const std::vector<KvPage>& pa
 struct ProbeTurns {
   std::vector<float> cosines, sines;
 };
-// Probe i, of position i · stride, goes to one of the kHorizon positions from `length` on.
+// Probe i, of position positions[i], goes to one of the kHorizon positions from `length` on.
 inline constexpr std::int64_t kHorizon = 512;
-ProbeTurns probe_turns(const Rotary& rotary, std::int64_t probes, std::int64_t stride, std::int64_t length);
+ProbeTurns probe_turns(const Rotary& rotary, std::span<const std::int64_t> positions, std::int64_t length);
 void turn_probe(const Rotary& rotary, const ProbeTurns& turns, std::int64_t probe, int kv_head, float* q);
 
 struct ImportanceScratch {
   AlignedVector<float> p, out, columns, gathered, values, products, weighted;
 };
 
+struct Importance {
+  std::vector<float> of_entry;
+  double output = 0;  // Σ ‖W o‖² over the probes: what the entries' squared errors are a part of
+};
+
 // q: [probes][d_qk], turned; heads[i]: whose query it is, of the group's; products: of the group's heads, as
 // output_products() gives them. Of the first `entries` entries; `seen` entries are attended to.
-std::vector<float> probe_importance(const KvShape& shape, const std::vector<KvPage>& pages, std::int64_t seen,
+Importance probe_importance(const KvShape& shape, const std::vector<KvPage>& pages, std::int64_t seen,
                                     std::int64_t entries, const ScoreRule& rule, const float* q,
                                     std::span<const int> heads, int group, const float* products,
                                     ImportanceScratch& scratch);

@@ -587,6 +587,9 @@ class AdaReport(Case):
         self.assertEqual(dense, off)
         self.assertNotEqual(dense["perplexity"], sparse["perplexity"])
         self.refused(2, "--tau needs --ada", *evaluate, "--tau", "0.3")
+        self.refused(2, "exclude each other", *evaluate, "--ada", "kv", "--tau", "0.3", "--kv-budget", "0.5")
+        for tau in ["0", "-1", "2", "nan"]:
+            self.refused(2, "--tau: expected more than 0", *evaluate, "--ada", "kv", "--tau", tau)
         for tau in ["1", "-1", "nan"]:
             self.refused(2, "--tau: .*less than 1", *evaluate, "--ada", "paper", "--tau", tau)
         self.refused(2, "--ada: .*magic", *evaluate, "--ada", "magic")
@@ -708,6 +711,10 @@ class CompressedCache(Case):
             self.assertEqual(result["tokens"], 2 * (256 - 193))
             self.assertGreater(result["kl_mean"], 0, policy)
             self.assertLessEqual(result["kv_bytes_fraction"], 0.5, policy)
+        fine, coarse = [json.loads(self.ok(*self.evaluate, "--reference", self.TINY, "--ada", "kv", "--tau", tau, "--window", "16"))
+                        for tau in ["0.05", "0.5"]]
+        self.assertLess(coarse["kv_bytes_fraction"], fine["kv_bytes_fraction"])
+        self.assertLess(fine["kl_mean"], coarse["kl_mean"])
         plain = json.loads(self.ok(*self.evaluate, *once, "--ada", "kv", "--kv-budget", "0.5"))
         named = json.loads(self.ok(*self.evaluate, *once, "--kv-policy", "representatives", "--kv-budget", "0.5", "-t", "1"))
         self.assertEqual(plain, named)

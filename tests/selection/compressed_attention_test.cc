@@ -176,6 +176,26 @@ TEST(CompressedBytes, OnceAtAPosition) {
   }
 }
 
+TEST(CompressedTau, MakesTheCacheAsLargeAsNeeded) {
+  const auto model = Model::load(tiny("llama-gqa"), {.threads = 1});
+  const auto ids = some_tokens(1500, *model);
+  Session dense(model, {.context = 2048});
+  dense.step(ids);
+  std::size_t before = dense.kv_bytes() * 3 / 2;  // probes count
+  for (const double tau : {0.001, 0.1, 0.5}) {
+    Session whole = compressed(model, {.tau = tau}), piecewise = compressed(model, {.tau = tau}, KvType::F16, 7);
+    whole.step(ids);
+    model->set_threads(2);
+    piecewise.step(ids);
+    model->set_threads(1);
+    EXPECT_TRUE(same_bits({whole.logits().begin(), whole.logits().end()},
+                          {piecewise.logits().begin(), piecewise.logits().end()}));
+    EXPECT_LT(whole.kv_bytes(), before) << tau;
+    before = whole.kv_bytes();
+  }
+  EXPECT_LT(before, dense.kv_bytes() * 2 / 3);
+}
+
 TEST(CompressedAttention, RefusesWhatCannotBe) {
   const auto model = Model::load(tiny("llama-gqa"), {.threads = 1});
   const auto refuses = [&](const KvCompression& how, const char* words) {
@@ -187,6 +207,8 @@ TEST(CompressedAttention, RefusesWhatCannotBe) {
   refuses({.window = 0}, "cache window");
   refuses({.compress_at = -1}, "compress at");
   refuses({.budget = 0.1, .compress_at = 256}, "cache budget: expected at least 0.313 at 256 tokens");
+  refuses({.tau = 2}, "cache tau: expected 0 to 1, found 2");
+  refuses({.policy = KvPolicy::H2o, .tau = 0.1}, "policy of representatives");
   Session a = compressed(model, {.budget = 0.5}), b = compressed(model, {.budget = 0.25});
   const TokenId id = 5;
   EXPECT_THAT([&] { step({{&a, std::span(&id, 1)}, {&b, std::span(&id, 1)}}); },

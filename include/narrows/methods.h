@@ -6,6 +6,7 @@
 #include <string>
 
 #include "narrows/model.h"
+#include "narrows/session.h"
 
 namespace narrows {
 
@@ -24,5 +25,8 @@ void apply_gsi(Model& model, const GsiOptions& options);
 // A plan that `narrows tune` wrote: each site dense, graded or gated. Not while a step runs, and once a model. Throws
 // Error if the file is no plan, of another version or made for another model.
 void apply_plan(Model& model, const std::string& path);
+
+// The cache that the plan asks for, if it does: for SessionOptions::compression. Throws Error as apply_plan does.
+std::optional<KvCompression> plan_compression(const std::string& path);
 
 }  // namespace narrows

@@ -72,7 +72,7 @@ class Bench {
   explicit Bench(const BenchOptions& options)
       : o_(options),
         kv_type_(o_.cache.kv_type()),
-        compression_(o_.compression.compression()),
+        compression_(o_.compression.compression(o_.model.plan)),
         model_(o_.model.load()) {
     const std::int64_t deepest = *std::max_element(o_.depths.begin(), o_.depths.end());
     needed_ = std::max(o_.prompt, deepest + o_.generate + 1);

@@ -156,14 +156,14 @@ constexpr std::pair<std::string_view, KvPolicy> kPolicies[] = {{"representatives
 
 }  // namespace
 
-std::optional<KvCompression> CompressionOptions::compression() const {
+std::optional<KvCompression> CompressionOptions::compression(const std::string& plan) const {
   const bool kv = ada == "kv" || policy == "representatives";
   if (tau && !kv && ada != "paper") throw UsageError("--tau needs --ada");
   if (tau && budget) throw UsageError("--tau and --kv-budget exclude each other");
   if (!kv && policy.empty()) {
     if (budget || window || compress_at > 0)
       throw UsageError(fmt::format("{} needs --ada kv or --kv-policy", budget ? "--kv-budget" : window ? "--window" : "--compress-at"));
-    return std::nullopt;
+    return plan.empty() || ada == "paper" ? std::nullopt : plan_compression(plan);
   }
   if (ada == "kv" && !policy.empty() && policy != "representatives")
     throw UsageError(fmt::format("--ada kv and --kv-policy {} exclude each other", policy));

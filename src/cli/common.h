@@ -63,8 +63,8 @@ struct CompressionOptions {
   std::optional<double> budget, tau;
   std::optional<std::int64_t> window;
   std::int64_t compress_at = 0;
-  // Throws UsageError for flags that make no sense together.
-  std::optional<KvCompression> compression() const;
+  // Without flags: what the plan asks for, if there is one. Throws UsageError for flags that make no sense together.
+  std::optional<KvCompression> compression(const std::string& plan) const;
 };
 // `paper`: whether --ada may also be paper.
 void add_compression_options(CLI::App& command, CompressionOptions& options, bool paper = false);

@@ -56,7 +56,7 @@ std::string as_text(const EvalResult& result) {
 
 void eval(const EvalCommand& o) {
   EvalOptions options{.context = o.cache.context, .max_tokens = o.max_tokens, .kv_type = o.cache.kv_type()};
-  options.compression = o.compression.compression();
+  options.compression = o.compression.compression(o.model.plan);
   if (options.compression && o.compression.ada == "paper") throw UsageError("--ada paper and --kv-policy exclude each other");
   options.score_from = o.score_from > 0 ? o.score_from : o.compression.compress_at;
   if (options.score_from + 1 >= options.context)

@@ -132,7 +132,7 @@ class Runner {
                          .chunk = o_.cache.chunk(),
                          .context_shift = o_.context_shift,
                          .keep = o_.keep,
-                         .compression = o_.compression.compression()},
+                         .compression = o_.compression.compression(o_.model.plan)},
         model_(options.model.load()),
         session_(model_, session_options_),
         sampler_(o_.sampler) {

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 struct TuneCommand {
   ModelOptions model;
   TuneOptions options;
-  std::string file, output, budget = "ppl=1.02";
+  std::string file, output, ada, budget = "ppl=1.02";
   bool json = false;
 };
 
@@ -62,6 +62,10 @@ Json as_json(const TuneResult& r, const TuneCommand& o, bool written) {
               {"dense_seconds", r.dense_work},
               {"plan_seconds", r.plan_work}}},
             {"price", r.price},
+            {"cache", r.plan.cache.tau > 0 ? Json{{"tau", r.plan.cache.tau}, {"tokens", r.plan.cache.tokens},
+                                                  {"perplexity_ratio", r.plan.cache.perplexity_ratio}, {"kl_mean", r.plan.cache.kl_mean},
+                                                  {"bytes_fraction", r.plan.cache.bytes_fraction}}
+                                           : Json(nullptr)},
             {"notes", r.notes}};
   Json& costs = json["costs"] = Json::array();
   for (const SiteCost& c : r.costs)
@@ -99,7 +103,7 @@ std::string as_text(const TuneResult& r, const TuneCommand& o, bool written) {
                         1e6 * c.dense_seconds, human_bytes(c.dense_bytes), 1e6 * c.planned_seconds,
                         human_bytes(c.planned_bytes), 1e6 * c.dense_prompt, 1e6 * c.planned_prompt, c.pays ? "pays" : o.options.force ? "does not pay" : "stays dense");
   for (const std::string& note : r.notes) text += note + '\n';
-  if (r.plan.sites.empty()) {
+  if (r.plan.empty()) {
     text += "Nothing pays on this machine: dense is the fastest way to run this model. No plan is written.\n";
     return text + left_alone(o);
   }
@@ -114,6 +118,9 @@ std::string as_text(const TuneResult& r, const TuneCommand& o, bool written) {
       graded, gated, m.weight_bytes_fraction, m.tokens, m.perplexity_ratio, m.perplexity_ratio * m.log_ratio_error, 100 * m.top1_agreement, m.kl_mean, m.dense_decode,
       m.plan_decode, m.decode_speedup, m.dense_prefill, m.plan_prefill, m.prefill_speedup, o.options.prompt,
       o.options.generate, r.dense_work, r.plan_work);
+  if (const CachePlan& c = r.plan.cache; c.tau > 0)
+    text += fmt::format("Cache    tau {}: {:.3f} of the dense bytes at {} tokens; there, the plan's sites with it, perplexity ratio {:.4f}, KL {:.4f} nats\n",
+                        c.tau, c.bytes_fraction, c.tokens, c.perplexity_ratio, c.kl_mean);
   if (!r.within_budget) text += fmt::format("The budget {} does not hold on the text kept apart.\n", o.budget);
   if (written)
     text += fmt::format("Written to {}: run, bench and eval take it with --plan.\n", o.output);
@@ -126,6 +133,7 @@ std::string as_text(const TuneResult& r, const TuneCommand& o, bool written) {
 
 void run(TuneCommand& o) {
   o.options.budget = parse_budget(o.budget);
+  o.options.cache = !o.ada.empty();
   if (!o.model.gsi.path.empty() || !o.model.plan.empty()) throw UsageError("tune: --plan: expected a dense model");
   check_output(o.output, {o.model.path, o.file, o.options.bases});
   const std::string text = read_text(o.file);
@@ -143,7 +151,7 @@ void run(TuneCommand& o) {
   };
   const TuneResult result = tune(model, reference, text, o.options);
   bar.reset();
-  const bool write = !result.plan.sites.empty() && ((result.faster && result.within_budget) || o.options.force);
+  const bool write = !result.plan.empty() && ((result.faster && result.within_budget) || o.options.force);
   if (write) write_plan(o.output, result.plan);
   print(o.json ? as_json(result, o, write).dump(2) + "\n" : as_text(result, o, write));
 }
@@ -164,6 +172,9 @@ void add_tune(CLI::App& program) {
                    "ppl=RATIO of perplexities (default ppl=1.02), kl=NATS, or bytes=FRACTION of the dense weights to read")
       ->type_name("BUDGET");
   command->add_option("--gsi", t.bases, "Bases (narrows calibrate): consider gated sites, and graded ones in a rotated basis")->type_name("FILE");
+  command->add_option("--ada", o->ada, "kv: consider a cache of representatives, too, for texts as long as -p and -n say")
+      ->type_name("kv")
+      ->check(CLI::IsMember({"kv"}).description(""));
   command->add_option("--rescore", t.rescore, "Outputs of the head that are scored exactly (default 256); 0: none")
       ->type_name("N")
       ->check(range(0, 1 << 20));

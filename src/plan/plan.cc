@@ -113,7 +113,7 @@ Plan read_plan(const std::string& path) {
   if (!json.is_object() || !json.contains("narrows_plan"))
     fail("{}: not a plan: expected the JSON that `narrows tune` writes", path);
   try {
-    check_keys(json, {"narrows_plan", "model", "model_name", "text", "bases", "threads", "instructions", "measured", "sites"});
+    check_keys(json, {"narrows_plan", "model", "model_name", "text", "bases", "threads", "instructions", "measured", "sites", "cache"});
     if (const auto version = field<std::int64_t>(json, "narrows_plan"); version != kPlanVersion)
       fail("version: expected {}, found {}: tune again", kPlanVersion, version);
     Plan plan;
@@ -130,6 +130,12 @@ Plan read_plan(const std::string& path) {
       } catch (const Error& error) {
         fail("{}: {}", name, error.what());
       }
+    if (const auto cache = json.find("cache"); cache != json.end()) {
+      if (!cache->is_object()) fail("cache: expected an object");
+      check_keys(*cache, {"tau", "tokens", "perplexity_ratio", "kl_mean", "bytes_fraction"});
+      plan.cache.tau = field<double>(*cache, "tau");
+      if (!(plan.cache.tau > 0 && plan.cache.tau <= 1)) fail("cache: tau: expected more than 0 and at most 1, found {}", plan.cache.tau);
+    }
     if (const auto measured = json.find("measured"); measured != json.end()) {
       if (!measured->is_object()) fail("measured: expected an object");
       plan.measured = read_measurements(*measured);
@@ -173,6 +179,9 @@ void write_plan(const std::string& path, const Plan& plan) {
       site["epsilon"] = s.epsilon;
     }
   }
+  if (const CachePlan& c = plan.cache; c.tau > 0)
+    json["cache"] = {{"tau", c.tau}, {"tokens", c.tokens}, {"perplexity_ratio", c.perplexity_ratio}, {"kl_mean", c.kl_mean},
+                     {"bytes_fraction", c.bytes_fraction}};
   OutputFile file(path);
   const std::string text = json.dump(1) + "\n";
   file.write(text.data(), text.size());
@@ -221,6 +230,12 @@ void apply_sites(LoadedModel& model, const Plan& plan, bool give_back) {
           free_pages(map.weight.packed, static_cast<std::size_t>(map.weight.tiles()) *
                                             packed_tile_bytes(map.weight.dtype, map.weight.cols));
   }
+}
+
+std::optional<KvCompression> plan_compression(const std::string& path) {
+  const Plan plan = read_plan(path);
+  if (plan.cache.tau == 0) return std::nullopt;
+  return KvCompression{.tau = plan.cache.tau};
 }
 
 void apply_plan(Model& model, const std::string& path) {

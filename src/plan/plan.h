@@ -31,6 +31,14 @@ struct PlanMeasurements {
   double dense_prefill = 0, plan_prefill = 0;
 };
 
+// A cache of representatives (KvCompression::tau), and what it was found to do on windows of `tokens` tokens, with the
+// sites of the plan.
+struct CachePlan {
+  double tau = 0;  // 0: the dense cache
+  std::int64_t tokens = 0;
+  double perplexity_ratio = 1, kl_mean = 0, bytes_fraction = 1;
+};
+
 struct Plan {
   std::string model, model_name;  // fingerprint and file name
   std::string text;               // fingerprint of the calibration text
@@ -39,6 +47,9 @@ struct Plan {
   std::string instructions;       // the widest instruction set in use
   PlanMeasurements measured;
   std::vector<SitePlan> sites;    // those that are not dense
+  CachePlan cache;
+
+  bool empty() const { return sites.empty() && cache.tau == 0; }
 };
 
 // Throws Error: not a plan, of another version, a value that makes no sense.

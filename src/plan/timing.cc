@@ -76,8 +76,10 @@ std::vector<KindTime> time_sites(const std::shared_ptr<Model>& model, std::span<
 
 WorkTimes time_work(const std::shared_ptr<Model>& dense, const std::shared_ptr<Model>& plan, std::span<const TokenId> tokens,
                     std::int64_t prompt, std::int64_t generate, int rounds,
-                    const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  std::array<Session, 2> sessions{Session(dense, {.context = prompt + generate}), Session(plan, {.context = prompt + generate})};
+                    const std::function<void(std::int64_t, std::int64_t)>& progress,
+                    const std::optional<KvCompression>& plan_cache) {
+  std::array<Session, 2> sessions{Session(dense, {.context = prompt + generate}),
+                                  Session(plan, {.context = prompt + generate, .compression = plan_cache})};
   std::array<std::vector<double>, 2> prefill, decode;
   for (int round = 0; round <= rounds; ++round) {  // the first only warms up
     for (std::size_t which = 0; which < 2; ++which) {

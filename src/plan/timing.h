@@ -3,10 +3,12 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "model/loaded_model.h"
+#include "narrows/session.h"
 
 namespace narrows {
 
@@ -25,9 +27,11 @@ struct WorkTimes {
   double dense_prefill = 0, plan_prefill = 0, dense_decode = 0, plan_decode = 0;  // seconds, medians of the rounds
 };
 
-// The first `prompt` tokens in one step, the next `generate` one by one, with either model in turn.
+// The first `prompt` tokens in one step, the next `generate` one by one, with either model in turn; the plan's with that
+// cache.
 WorkTimes time_work(const std::shared_ptr<Model>& dense, const std::shared_ptr<Model>& plan, std::span<const TokenId> tokens,
                     std::int64_t prompt, std::int64_t generate, int rounds,
-                    const std::function<void(std::int64_t, std::int64_t)>& progress);
+                    const std::function<void(std::int64_t, std::int64_t)>& progress,
+                    const std::optional<KvCompression>& plan_cache = {});
 
 }  // namespace narrows

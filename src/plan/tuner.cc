@@ -27,6 +27,10 @@ constexpr double kMargin = 0.75;   // of the budget is used on the search text: 
 
 void check(const TuneOptions& o) {
   const TuneBudget& b = o.budget;
+  if (o.cache && b.kind == TuneBudget::Kind::Bytes) fail("budget: bytes: expected ppl or kl to choose a cache by");
+  if (o.cache && std::min(o.search_tokens, o.validation_tokens) < o.prompt + o.generate)
+    fail("cache: expected at least the {} tokens of a prompt and its answer to search and to judge on, found {} and {}",
+         o.prompt + o.generate, o.search_tokens, o.validation_tokens);
   if (b.kind == TuneBudget::Kind::PerplexityRatio && !(b.limit > 1))
     fail("budget: ppl: expected a ratio above 1, found {}", b.limit);
   if (b.kind == TuneBudget::Kind::Kl && !(b.limit > 0)) fail("budget: kl: expected more than 0, found {}", b.limit);
@@ -58,6 +62,7 @@ class Tuner {
     search(stage("search"));
     fit_costs();
     if (drop_what_does_not_pay()) search(stage("search again"));
+    if (o_.cache) choose_cache();
     validate();
     return std::move(result_);
   }
@@ -283,6 +288,36 @@ class Tuner {
     return dropped;
   }
 
+  // The model as it is in use, with that cache, on windows as long as the stated work.
+  EvalResult judge_cache(const std::string& text, double tau, const std::function<void(std::int64_t, std::int64_t)>& progress) const {
+    EvalOptions options{.context = o_.prompt + o_.generate};
+    options.compression = KvCompression{.tau = tau};
+    options.score_from = options.context / 2;
+    options.progress = [&](std::int64_t done, std::int64_t total, double) { progress(done, total); };
+    return evaluate(model_, text, options, reference_);
+  }
+
+  void choose_cache() {
+    use(result_.plan.sites);
+    for (const double tau : {0.5, 0.35, 0.25, 0.18, 0.12, 0.09, 0.06, 0.04}) {
+      const EvalResult found = judge_cache(search_text_, tau, stage("cache"));
+      if (!meets(found.agreement->perplexity_ratio, found.agreement->kl_mean, 1, kMargin)) continue;
+      result_.plan.cache.tau = tau;
+      break;
+    }
+    if (result_.plan.cache.tau == 0) {
+      result_.notes.push_back("cache: no tau keeps the budget: the cache stays dense");
+      return;
+    }
+    const WorkTimes times = time_work(model_, model_, speed_tokens_, o_.prompt, o_.generate, o_.rounds, stage("timing the cache"),
+                                      KvCompression{.tau = result_.plan.cache.tau});
+    const double dense = times.dense_prefill + times.dense_decode, with = times.plan_prefill + times.plan_decode;
+    if (with < (1 - kMinGain) * dense || o_.force) return;
+    result_.notes.push_back(fmt::format("cache: with tau {} the work takes {:.0f} % of the time: it stays dense",
+                                        result_.plan.cache.tau, 100 * with / dense));
+    result_.plan.cache.tau = 0;
+  }
+
   void validate() {
     PlanMeasurements& m = result_.plan.measured;
     const std::vector<SitePlan>& sites = result_.plan.sites;
@@ -305,7 +340,17 @@ class Tuner {
           "--validation-tokens",
           quality.tokens, 100 * limit, 100 * a.perplexity_ratio * a.log_ratio_error));
     }
-    const WorkTimes times = time_work(reference_, model_, speed_tokens_, o_.prompt, o_.generate, o_.rounds, stage("speed"));
+    std::optional<KvCompression> cache;
+    if (CachePlan& c = result_.plan.cache; c.tau > 0) {
+      const EvalResult with = judge_cache(validation_text_, c.tau, stage("validation of the cache"));
+      c.tokens = o_.prompt + o_.generate;
+      c.perplexity_ratio = with.agreement->perplexity_ratio;
+      c.kl_mean = with.agreement->kl_mean;
+      c.bytes_fraction = with.agreement->kv_bytes_fraction;
+      result_.within_budget &= meets(c.perplexity_ratio, c.kl_mean, 1, 1);
+      cache = KvCompression{.tau = c.tau};
+    }
+    const WorkTimes times = time_work(reference_, model_, speed_tokens_, o_.prompt, o_.generate, o_.rounds, stage("speed"), cache);
     m.dense_decode = static_cast<double>(o_.generate) / times.dense_decode;
     m.plan_decode = static_cast<double>(o_.generate) / times.plan_decode;
     m.dense_prefill = static_cast<double>(o_.prompt) / times.dense_prefill;
@@ -314,7 +359,7 @@ class Tuner {
     m.prefill_speedup = times.dense_prefill / times.plan_prefill;
     result_.dense_work = times.dense_decode + times.dense_prefill;
     result_.plan_work = times.plan_decode + times.plan_prefill;
-    result_.faster = !sites.empty() && result_.plan_work < (1 - kMinGain) * result_.dense_work;
+    result_.faster = !result_.plan.empty() && result_.plan_work < (1 - kMinGain) * result_.dense_work;
     make_dense(target_);
   }
 

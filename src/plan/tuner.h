@@ -7,7 +7,9 @@
 // 3. A cost model fitted to this machine: the time of each kind of site, in decode (dense, and graded at two prices, as a
 //    line in the bytes that it reads) and in prompts, where weights are read once for many tokens and grading costs
 //    time. Kinds that do not pay in the stated work stay dense, and the search goes on with the rest. Where a file of bases is given, sites at which the gate is cheaper at the same price are gated.
-// 4. Validation on text kept apart from all that: quality, and the speed of whole steps against dense, alternating.
+// 4. If asked for: the coarsest cache of representatives (KvCompression::tau) that keeps the budget on windows as long as the
+//    stated work, their second halves scored; dropped if the work takes no less time with it.
+// 5. Validation on text kept apart from all that: quality, and the speed of whole steps against dense, alternating.
 #pragma once
 #include <functional>
 #include <string>
@@ -33,6 +35,7 @@ struct TuneOptions {
   std::int64_t rescore = 256;           // outputs of the head scored exactly; 0: none
   std::int64_t prompt = 128, generate = 128;  // the work that must get faster: tokens of a prompt and of its answer
   int rounds = 5;                       // of timing
+  bool cache = false;                   // consider a cache of representatives, for windows of prompt + generate tokens
   bool force = false;                   // keep every graded site and give a plan even if it is not faster
   std::function<void(const char* stage, std::int64_t done, std::int64_t total)> progress = {};
 };

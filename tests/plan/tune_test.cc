@@ -90,6 +90,29 @@ TEST_F(Tune, PlanIsFoundWrittenAndApplied) {
   EXPECT_EQ(logits(7), whole);
 }
 
+TEST_F(Tune, CacheIsFoundWrittenAndRead) {
+  TuneOptions o = quick();
+  o.cache = true;
+  o.budget = {TuneBudget::Kind::Kl, 0.5};
+  o.prompt = 200;
+  o.generate = 40;
+  o.search_tokens = o.validation_tokens = 240;
+  const auto model = Model::load(model_, {.threads = 2}), reference = Model::load(model_, {.threads = 2});
+  const TuneResult result = tune(model, reference, some_text(900), o);
+  ASSERT_GT(result.plan.cache.tau, 0);
+  EXPECT_EQ(result.plan.cache.tokens, 240);
+  EXPECT_GT(result.plan.cache.bytes_fraction, 0);
+  write_plan(dir_.file("plan.json"), result.plan);
+  EXPECT_EQ(read_plan(dir_.file("plan.json")).cache.tau, result.plan.cache.tau);
+  const auto found = plan_compression(dir_.file("plan.json"));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(*found, KvCompression{.tau = result.plan.cache.tau});
+  o.search_tokens = 100;
+  EXPECT_THAT([&] { tune(model, reference, some_text(900), o); }, ThrowsMessage<Error>(HasSubstr("cache: expected at least the 240 tokens")));
+  o.budget = {TuneBudget::Kind::Bytes, 0.5};
+  EXPECT_THAT([&] { tune(model, reference, some_text(900), o); }, ThrowsMessage<Error>(HasSubstr("expected ppl or kl")));
+}
+
 TEST_F(Tune, ModelIsDenseAgain) {
   const auto model = Model::load(model_), reference = Model::load(model_);
   const auto ids = model->tokenize("abc def");
@@ -174,7 +197,7 @@ TEST_F(Tune, PlansThatAreRefused) {
                             R"({"head": {"mode": "graded", "threshold": "low"}}})",
                             R"({"head": {"mode": "gated", "k": 1.5, "epsilon": 0.1}}})",
                             R"({"head": {"mode": "graded", "threshold": 1, "rescored": 4}}})",
-                            R"({}, "measured": 1})", R"({}, "site": {}})"})
+                            R"({}, "measured": 1})", R"({}, "cache": {"tau": 3}})", R"({}, "cache": []})", R"({}, "site": {}})"})
     EXPECT_THAT([&] { read_plan(text(head + sites)); },
                 ThrowsMessage<Error>(AllOf(HasSubstr("bad.json: "), Not(HasSubstr("json.exception"))))) << sites;
   EXPECT_THAT([&] { read_plan(dir_.file("")); }, ThrowsMessage<Error>(HasSubstr("found a directory")));

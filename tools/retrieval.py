@@ -106,15 +106,27 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("text")
-    parser.add_argument("--narrows", default="build/release/narrows")
-    parser.add_argument("--tokens", type=int, default=8192)
-    parser.add_argument("--budget", default="0.25")
-    parser.add_argument("--policies", default=",".join(["dense", "absent"] + POLICIES))
-    parser.add_argument("--threads", default="0")
+    parser.add_argument("--narrows", default=os.path.join(os.path.dirname(__file__), "../build/release/narrows"))
+    parser.add_argument("--tokens", type=int, default=8192, help="of each of the four windows (8192)")
+    parser.add_argument("--budget", type=float, default=0.25, help="of the dense cache's bytes (0.25)")
+    parser.add_argument("--policies", default=",".join(["dense", "absent"] + POLICIES), help="a list; all: %(default)s")
+    parser.add_argument("--threads", default="0", help="of narrows; 0: all cores")
     parser.add_argument("--json")
     a = parser.parse_args()
-    with open(a.text, encoding="utf-8") as f:
-        source = f.read()
+    unknown = set(a.policies.split(",")) - {"dense", "absent", *POLICIES}
+    if unknown:
+        parser.error(f"--policies: expected some of dense, absent, {', '.join(POLICIES)}; found {', '.join(sorted(unknown))}")
+    if not 0 < a.budget <= 1:
+        parser.error(f"--budget: expected more than 0 and at most 1, found {a.budget}")
+    try:
+        with open(a.text, encoding="utf-8") as f:
+            source = f.read()
+    except (OSError, UnicodeDecodeError) as error:
+        parser.error(f"{a.text}: {error}")
+    if len(source) < 4 * PARTS * a.tokens:
+        parser.error(f"{a.text}: expected some {5 * PARTS * a.tokens} characters for {PARTS} windows, found {len(source)}")
+    if not os.access(a.narrows, os.X_OK):
+        parser.error(f"--narrows: {a.narrows} is no program")
 
     def score(text, places, flags):
         with tempfile.TemporaryDirectory() as folder:
@@ -155,7 +167,7 @@ def main():
     print(f"{'policy':<18} {'answers':>10} {'log-likelihood':>15}   by depth, of {PARTS}")
     report = collections.OrderedDict()
     for policy in a.policies.split(","):
-        flags = [] if policy in ("dense", "absent") else ["--kv-policy", policy, "--kv-budget", a.budget]
+        flags = [] if policy in ("dense", "absent") else ["--kv-policy", policy, "--kv-budget", str(a.budget)]
         results = []
         for begin, size, facts in texts:
             text, places = compose(source[begin:begin + size], facts, policy != "absent")

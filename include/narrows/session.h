@@ -68,6 +68,7 @@ class Session {
   const std::vector<TokenId>& tokens() const;      // all tokens held
   std::int64_t context() const;
   const SessionOptions& options() const;           // as given
+  std::int64_t next_compression() const;           // tokens at which the cache is compressed next; INT64_MAX: never
   std::size_t kv_bytes() const;                    // memory that the cache holds now
   std::size_t kv_bytes_read() const;               // keys and values that a decode step reads now
 

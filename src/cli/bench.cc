@@ -72,10 +72,11 @@ class Bench {
   explicit Bench(const BenchOptions& options)
       : o_(options),
         kv_type_(o_.cache.kv_type()),
-        compression_(o_.compression.compression(o_.model.plan)),
+        compression_(o_.compression.compression(o_.model)),
         model_(o_.model.load()) {
     const std::int64_t deepest = *std::max_element(o_.depths.begin(), o_.depths.end());
     needed_ = std::max(o_.prompt, deepest + o_.generate + 1);
+    warn_uncompressed(model_, kv_type_, compression_, needed_);
     if (o_.file.empty()) {
       // Any ids will do where the time does not depend on them; these are the same on every machine.
       const std::int64_t range = std::min<std::int64_t>(model_->vocab_size(), 30000);

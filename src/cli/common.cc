@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/output_file.h"
+#include "plan/plan.h"
 
 namespace narrows::cli {
 namespace {
@@ -107,9 +108,19 @@ void add_model_options(CLI::App& command, ModelOptions& options) {
   }
 }
 
-std::shared_ptr<Model> ModelOptions::load() const {
+std::vector<std::string> ModelOptions::inputs() const {
+  std::vector<std::string> files{path, gsi.path, plan};
+  if (!plan.empty()) files.push_back(read_plan(plan).bases);
+  return files;
+}
+
+void ModelOptions::check() const {
   if (gsi.path.empty() && (gsi.epsilon || gsi.k > 0)) throw UsageError("--eps and --k need --gsi");
   if (!gsi.path.empty() && !plan.empty()) throw UsageError("--gsi and --plan exclude each other");
+}
+
+std::shared_ptr<Model> ModelOptions::load() const {
+  check();
   auto model = Model::load(path, load_options());
   if (!plan.empty()) apply_plan(*model, plan);
   if (!gsi.path.empty()) apply_gsi(*model, gsi);
@@ -156,18 +167,21 @@ constexpr std::pair<std::string_view, KvPolicy> kPolicies[] = {{"representatives
 
 }  // namespace
 
-std::optional<KvCompression> CompressionOptions::compression(const std::string& plan) const {
-  const bool kv = ada == "kv" || policy == "representatives";
+std::optional<KvCompression> CompressionOptions::compression(const ModelOptions& model) const {
+  model.check();
+  const std::optional<KvCompression> planned = model.plan.empty() || ada == "paper" ? std::nullopt : plan_compression(model.plan);
+  const bool kv = ada == "kv" || policy == "representatives" || (policy.empty() && planned);
   if (tau && !kv && ada != "paper") throw UsageError("--tau needs --ada");
   if (tau && budget) throw UsageError("--tau and --kv-budget exclude each other");
   if (!kv && policy.empty()) {
     if (budget || window || compress_at > 0)
       throw UsageError(fmt::format("{} needs --ada kv or --kv-policy", budget ? "--kv-budget" : window ? "--window" : "--compress-at"));
-    return plan.empty() || ada == "paper" ? std::nullopt : plan_compression(plan);
+    return std::nullopt;
   }
   if (ada == "kv" && !policy.empty() && policy != "representatives")
     throw UsageError(fmt::format("--ada kv and --kv-policy {} exclude each other", policy));
   KvCompression c;
+  if (kv && planned && !budget) c = *planned;
   for (const auto& [name, value] : kPolicies)
     if (name == policy) c.policy = value;
   c.compress_at = compress_at;
@@ -198,15 +212,24 @@ void add_compression_options(CLI::App& command, CompressionOptions& options, boo
       ->check(CLI::IsMember(names).description(""));
   command
       .add_option("--kv-budget", options.budget,
-                  "With --ada kv or --kv-policy: bytes kept, of the dense cache's at the same length (default 0.25)")
+                  "With --ada kv or --kv-policy: bytes kept, of the dense cache's at the same length; above 0, at most 1 (default 0.25)")
       ->type_name("B");
-  std::string tau = "With --ada kv, instead of a budget: how far a layer's attention output may err, relatively, for what is left out";
+  std::string tau = "With --ada kv, instead of a budget: how far a layer's attention output may err, relatively, for what is left out; above 0, at most 1";
   if (paper) tau += "; with --ada paper: a representative's cosines with what precedes it are below 1 - tau^2 (default 0.3; 0: off)";
   command.add_option("--tau", options.tau, tau)->type_name("TAU");
   command
-      .add_option("--window", options.window, "With --ada kv or --kv-policy: latest tokens kept exactly (default 64)")
+      .add_option("--window", options.window, "With --ada kv or --kv-policy: latest tokens kept exactly, a multiple of 16 (default 64)")
       ->type_name("W")
       ->check(range(16, 1 << 20));
+}
+
+void warn_uncompressed(const std::shared_ptr<Model>& model, KvType kv_type, const std::optional<KvCompression>& compression,
+                       std::int64_t length) {
+  if (!compression || (compression->budget == 1 && compression->tau == 0)) return;
+  const std::int64_t first = Session(model, {.context = length, .kv_type = kv_type, .compression = compression}).next_compression();
+  if (first <= length) return;
+  note(fmt::format("the cache stays dense: {} tokens are too few for the latest {} and the budget, which takes {}", length,
+                   compression->window, first == INT64_MAX ? "a larger budget" : fmt::format("{} tokens", first)));
 }
 
 std::string_view kv_type_name(KvType type) {
@@ -269,13 +292,14 @@ std::string read_text(const std::string& path) {
 }
 
 void check_output(const std::string& output, const std::vector<std::string>& inputs) {
+  if (output.empty()) throw UsageError("the file to write: expected a name, found none");
   std::error_code absent;
+  if (std::filesystem::is_directory(output, absent)) fail("{}: expected a file to write, found a directory", output);
   for (const std::string& input : inputs)
     if (std::filesystem::equivalent(input, output, absent))
       throw UsageError(fmt::format("{}: expected another file than {}, which is read", output, input));
   // A device or a pipe is opened once, when there is something to write.
-  if (std::filesystem::is_regular_file(output, absent) || !std::filesystem::exists(output, absent) ||
-      std::filesystem::is_directory(output, absent))
+  if (std::filesystem::is_regular_file(output, absent) || !std::filesystem::exists(output, absent))
     OutputFile probe(output);
 }
 

@@ -24,6 +24,10 @@ struct ModelOptions {
   GsiOptions gsi;    // path empty: no gates
   std::string plan;  // empty: none
   LoadOptions load_options() const { return {.threads = threads < 0 ? 0 : threads, .repack = !no_repack}; }
+  // The files that are read: the model, bases, a plan and the bases that it names. Throws Error if the plan is none.
+  std::vector<std::string> inputs() const;
+  // Throws UsageError for flags that make no sense together.
+  void check() const;
   // With the methods that the flags ask for.
   std::shared_ptr<Model> load() const;
 };
@@ -64,10 +68,14 @@ struct CompressionOptions {
   std::optional<std::int64_t> window;
   std::int64_t compress_at = 0;
   // Without flags: what the plan asks for, if there is one. Throws UsageError for flags that make no sense together.
-  std::optional<KvCompression> compression(const std::string& plan) const;
+  std::optional<KvCompression> compression(const ModelOptions& model) const;
 };
 // `paper`: whether --ada may also be paper.
 void add_compression_options(CLI::App& command, CompressionOptions& options, bool paper = false);
+
+// A line on stderr if texts of `length` tokens are too short for the budget: their cache stays dense.
+void warn_uncompressed(const std::shared_ptr<Model>& model, KvType kv_type, const std::optional<KvCompression>& compression,
+                       std::int64_t length);
 
 std::string_view kv_type_name(KvType type);  // "f16"
 void add_kv_type(CLI::App& command, CacheOptions& options);

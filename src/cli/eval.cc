@@ -56,7 +56,7 @@ std::string as_text(const EvalResult& result) {
 
 void eval(const EvalCommand& o) {
   EvalOptions options{.context = o.cache.context, .max_tokens = o.max_tokens, .kv_type = o.cache.kv_type()};
-  options.compression = o.compression.compression(o.model.plan);
+  options.compression = o.compression.compression(o.model);
   if (options.compression && o.compression.ada == "paper") throw UsageError("--ada paper and --kv-policy exclude each other");
   options.score_from = o.score_from > 0 ? o.score_from : o.compression.compress_at;
   if (options.score_from + 1 >= options.context)
@@ -73,9 +73,14 @@ void eval(const EvalCommand& o) {
     }
     options.attention = [tau](const ModelSpec& spec) { return paper_attention(spec, tau); };
   }
-  if (!o.tokens.empty()) check_output(o.tokens, {o.model.path, o.file, o.reference});
+  if (!o.tokens.empty()) {
+    std::vector<std::string> inputs = o.model.inputs();
+    inputs.insert(inputs.end(), {o.file, o.reference});
+    check_output(o.tokens, inputs);
+  }
   const std::string text = read_text(o.file);
   const auto model = o.model.load();
+  warn_uncompressed(model, options.kv_type, options.compression, options.context);
   std::optional<OutputFile> tokens;
   if (!o.tokens.empty()) {
     tokens.emplace(o.tokens);

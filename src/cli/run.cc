@@ -132,7 +132,7 @@ class Runner {
                          .chunk = o_.cache.chunk(),
                          .context_shift = o_.context_shift,
                          .keep = o_.keep,
-                         .compression = o_.compression.compression(o_.model.plan)},
+                         .compression = o_.compression.compression(o_.model)},
         model_(options.model.load()),
         session_(model_, session_options_),
         sampler_(o_.sampler) {
@@ -141,6 +141,7 @@ class Runner {
     generate_.ignore_end = o_.ignore_eos;
     generate_.show_special = o_.special;
     o_.cache.warn_beyond_training(*model_);
+    warn_uncompressed(model_, session_options_.kv_type, session_options_.compression, session_.context());
   }
 
   int run() {

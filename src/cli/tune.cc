@@ -111,7 +111,7 @@ std::string as_text(const TuneResult& r, const TuneCommand& o, bool written) {
   for (const SitePlan& s : r.plan.sites) (s.mode == SiteMode::Gated ? gated : graded) += 1;
   text += fmt::format(
       "\nPlan: {} graded and {} gated sites; reads {:.3f} of the dense weight bytes\n"
-      "Quality on {} tokens kept apart: perplexity ratio {:.4f} ± {:.4f}, top-1 agreement {:.2f} %, KL {:.4f} nats\n"
+      "Quality of the sites on {} tokens kept apart: perplexity ratio {:.4f} ± {:.4f}, top-1 agreement {:.2f} %, KL {:.4f} nats\n"
       "Decode   dense {:>8.1f} tokens/s, plan {:>8.1f}: {:.2f} times as fast\n"
       "Prompts  dense {:>8.1f} tokens/s, plan {:>8.1f}: {:.2f} times as fast\n"
       "{} tokens of prompt and {} of answer: {:.3f} s dense, {:.3f} s with the plan\n",
@@ -172,7 +172,7 @@ void add_tune(CLI::App& program) {
                    "ppl=RATIO of perplexities (default ppl=1.02), kl=NATS, or bytes=FRACTION of the dense weights to read")
       ->type_name("BUDGET");
   command->add_option("--gsi", t.bases, "Bases (narrows calibrate): consider gated sites, and graded ones in a rotated basis")->type_name("FILE");
-  command->add_option("--ada", o->ada, "kv: consider a cache of representatives, too, for texts as long as -p and -n say")
+  command->add_option("--ada", o->ada, "kv: consider a cache of representatives, too, for texts as long as -p and -n say; needs a budget of ppl or kl")
       ->type_name("kv")
       ->check(CLI::IsMember({"kv"}).description(""));
   command->add_option("--rescore", t.rescore, "Outputs of the head that are scored exactly (default 256); 0: none")

@@ -181,12 +181,13 @@ std::vector<std::vector<TokenId>> window_tokens(const Model& model, std::string_
 EvalResult evaluate(const std::shared_ptr<Model>& model, std::string_view text, const EvalOptions& options,
                     const std::shared_ptr<Model>& reference) {
   if (reference) check_same_vocabulary(*model, *reference);
-  const auto windows = window_tokens(*model, text, options);
+  auto windows = window_tokens(*model, text, options);
   constexpr TokenizeOptions kPlain{.add_special = false, .parse_special = false};
   if (reference && reference->tokenize(text, kPlain) != model->tokenize(text, kPlain))
     fail("{}: expected the tokens of {} for the same text", reference->path(), model->path());
 
   std::int64_t total = 0, done = 0;
+  std::erase_if(windows, [&](const auto& window) { return std::ssize(window) <= options.score_from + 1; });
   for (const auto& window : windows) total += std::ssize(window);
   Evaluation evaluation(model, reference, options);
   const Sums& sums = evaluation.sums();

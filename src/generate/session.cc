@@ -169,6 +169,7 @@ void Session::step_all(std::span<const TokenId> tokens, std::span<float> logits)
 std::span<const float> Session::logits() const { return impl_->logits; }
 const std::vector<TokenId>& Session::tokens() const { return impl_->tokens; }
 std::int64_t Session::context() const { return impl_->options.context; }
+std::int64_t Session::next_compression() const { return impl_->attention->next_boundary(*impl_->cache); }
 std::size_t Session::kv_bytes() const { return impl_->cache->bytes(); }
 std::size_t Session::kv_bytes_read() const { return impl_->cache->bytes_read(); }
 const std::shared_ptr<Model>& Session::model() const { return impl_->model; }

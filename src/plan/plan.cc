@@ -102,6 +102,19 @@ void free_pages(const std::byte* begin, std::size_t size) {
   if (from < until) ::madvise(reinterpret_cast<void*>(from), until - from, MADV_DONTNEED);
 }
 
+CachePlan read_cache(const Json& json) try {
+  CachePlan cache;
+  cache.tau = field<double>(json, "tau");
+  if (!(cache.tau > 0 && cache.tau <= 1)) fail("tau: expected more than 0 and at most 1, found {}", cache.tau);
+  cache.tokens = field<std::int64_t>(json, "tokens", 0);
+  cache.perplexity_ratio = field<double>(json, "perplexity_ratio", 1);
+  cache.kl_mean = field<double>(json, "kl_mean", 0);
+  cache.bytes_fraction = field<double>(json, "bytes_fraction", 1);
+  return cache;
+} catch (const Error& error) {
+  fail("cache: {}", error.what());
+}
+
 }  // namespace
 
 Plan read_plan(const std::string& path) {
@@ -133,8 +146,7 @@ Plan read_plan(const std::string& path) {
     if (const auto cache = json.find("cache"); cache != json.end()) {
       if (!cache->is_object()) fail("cache: expected an object");
       check_keys(*cache, {"tau", "tokens", "perplexity_ratio", "kl_mean", "bytes_fraction"});
-      plan.cache.tau = field<double>(*cache, "tau");
-      if (!(plan.cache.tau > 0 && plan.cache.tau <= 1)) fail("cache: tau: expected more than 0 and at most 1, found {}", plan.cache.tau);
+      plan.cache = read_cache(*cache);
     }
     if (const auto measured = json.find("measured"); measured != json.end()) {
       if (!measured->is_object()) fail("measured: expected an object");
@@ -241,8 +253,9 @@ std::optional<KvCompression> plan_compression(const std::string& path) {
 void apply_plan(Model& model, const std::string& path) {
   LoadedModel& target = loaded(model);
   const Plan plan = read_plan(path);
-  if (fingerprint(target.file()) != plan.model)
-    fail("{}: made for {}, whose weights are not those of {}: tune on this model", path, plan.model_name, model.path());
+  if (const std::string found = fingerprint(target.file()); found != plan.model)
+    fail("{}: made for {} ({}), whose weights are not those of {} ({}): tune on this model", path, plan.model_name, plan.model,
+         model.path(), found);
   try {
     apply_sites(target, plan, true);
   } catch (const Error& error) {

@@ -28,12 +28,9 @@ constexpr double kMargin = 0.75;   // of the budget is used on the search text: 
 void check(const TuneOptions& o) {
   const TuneBudget& b = o.budget;
   if (o.cache && b.kind == TuneBudget::Kind::Bytes) fail("budget: bytes: expected ppl or kl to choose a cache by");
-  if (o.cache && std::min(o.search_tokens, o.validation_tokens) < o.prompt + o.generate)
-    fail("cache: expected at least the {} tokens of a prompt and its answer to search and to judge on, found {} and {}",
-         o.prompt + o.generate, o.search_tokens, o.validation_tokens);
-  if (b.kind == TuneBudget::Kind::PerplexityRatio && !(b.limit > 1))
+  if (b.kind == TuneBudget::Kind::PerplexityRatio && !(b.limit > 1 && std::isfinite(b.limit)))
     fail("budget: ppl: expected a ratio above 1, found {}", b.limit);
-  if (b.kind == TuneBudget::Kind::Kl && !(b.limit > 0)) fail("budget: kl: expected more than 0, found {}", b.limit);
+  if (b.kind == TuneBudget::Kind::Kl && !(b.limit > 0 && std::isfinite(b.limit))) fail("budget: kl: expected more than 0, found {}", b.limit);
   if (b.kind == TuneBudget::Kind::Bytes && !(b.limit > 0 && b.limit < 1))
     fail("budget: bytes: expected a fraction between 0 and 1, found {}", b.limit);
 }
@@ -44,6 +41,10 @@ class Tuner {
         const TuneOptions& options)
       : model_(model), reference_(reference), target_(loaded(*model)), o_(options) {
     check(o_);
+    if (o_.cache) {  // judged on whole windows
+      o_.search_tokens = std::max(o_.search_tokens, o_.prompt + o_.generate);
+      o_.validation_tokens = std::max(o_.validation_tokens, o_.prompt + o_.generate);
+    }
     split(text);
     result_.plan.model = fingerprint(target_.file());
     result_.plan.model_name = std::filesystem::path(model->path()).filename().string();
@@ -54,14 +55,8 @@ class Tuner {
 
   TuneResult run() {
     find_candidates();
-    if (candidates_.empty()) fail("{}: no site has weights of a type that can be graded (quantize it first)", model_->path());
-    result_.sensitivities = measure_sensitivities(model_, sensitivity_tokens_, stage("sensitivities"));
-    if (gates_possible_) gates_ = GateChoices::measure(model_, o_.bases, search_text_, result_.sensitivities);
-    EvalOptions windows{.context = o_.context};
-    dense_scores_.emplace(model_, window_tokens(*model_, search_text_, windows));
-    search(stage("search"));
-    fit_costs();
-    if (drop_what_does_not_pay()) search(stage("search again"));
+    if (candidates_.empty() && !o_.cache) fail("{}: no site has weights of a type that can be graded (quantize it first)", model_->path());
+    if (!candidates_.empty()) choose_sites();
     if (o_.cache) choose_cache();
     validate();
     return std::move(result_);
@@ -74,6 +69,16 @@ class Tuner {
     bool kept, rotated;
     std::int64_t outputs;
   };
+
+  void choose_sites() {
+    result_.sensitivities = measure_sensitivities(model_, sensitivity_tokens_, stage("sensitivities"));
+    if (gates_possible_) gates_ = GateChoices::measure(model_, o_.bases, search_text_, result_.sensitivities);
+    EvalOptions windows{.context = o_.context};
+    dense_scores_.emplace(model_, window_tokens(*model_, search_text_, windows));
+    search(stage("search"));
+    fit_costs();
+    if (drop_what_does_not_pay()) search(stage("search again"));
+  }
 
   // A site is rotated if the file of bases allows it and its basis weighs little beside its weights.
   void find_candidates() {
@@ -299,6 +304,11 @@ class Tuner {
 
   void choose_cache() {
     use(result_.plan.sites);
+    const std::int64_t length = o_.prompt + o_.generate;
+    if (Session(model_, {.context = length, .compression = KvCompression{.tau = 0.5}}).next_compression() > length / 2) {
+      result_.notes.push_back(fmt::format("cache: {} tokens of prompt and answer are too few to compress it: it stays dense", length));
+      return;
+    }
     for (const double tau : {0.5, 0.35, 0.25, 0.18, 0.12, 0.09, 0.06, 0.04}) {
       const EvalResult found = judge_cache(search_text_, tau, stage("cache"));
       if (!meets(found.agreement->perplexity_ratio, found.agreement->kl_mean, 1, kMargin)) continue;
@@ -365,7 +375,7 @@ class Tuner {
 
   std::shared_ptr<Model> model_, reference_;
   LoadedModel& target_;
-  const TuneOptions& o_;
+  TuneOptions o_;
   std::vector<TokenId> sensitivity_tokens_, speed_tokens_;
   std::string search_text_, validation_text_;
   std::vector<Candidate> candidates_;

@@ -35,7 +35,8 @@ struct TuneOptions {
   std::int64_t rescore = 256;           // outputs of the head scored exactly; 0: none
   std::int64_t prompt = 128, generate = 128;  // the work that must get faster: tokens of a prompt and of its answer
   int rounds = 5;                       // of timing
-  bool cache = false;                   // consider a cache of representatives, for windows of prompt + generate tokens
+  bool cache = false;                   // consider a cache of representatives, for windows of prompt + generate tokens,
+                                        // of which search and validation take one at least
   bool force = false;                   // keep every graded site and give a plan even if it is not faster
   std::function<void(const char* stage, std::int64_t done, std::int64_t total)> progress = {};
 };

@@ -124,12 +124,13 @@ CompressedAttention::CompressedAttention(const ModelSpec& spec, const Weights& w
   if (probes_) schedule_.probes = o_.compress_at > 0 ? kProbesOnce : kProbes;
   schedule_.least_entries = o_.window + kKeyGroup;
   first_ = o_.compress_at > 0 ? o_.compress_at : next(0, 0);
-  if (o_.compress_at > 0 && schedule_.budget * static_cast<double>(o_.compress_at * schedule_.dense_bytes) <
-                                static_cast<double>(schedule_.least_entries * schedule_.entry_bytes))
-    fail("cache budget: expected at least {:.3f} at {} tokens, for a window of {}, found {}",
-         static_cast<double>(schedule_.least_entries * schedule_.entry_bytes) /
-             static_cast<double>(o_.compress_at * schedule_.dense_bytes) + 0.0005,
-         o_.compress_at, o_.window, o_.budget);
+  const double least = static_cast<double>(schedule_.least_entries * schedule_.entry_bytes) /
+                       static_cast<double>(o_.compress_at * schedule_.dense_bytes);
+  if (o_.compress_at > 0 && least > 1)
+    fail("compress at: expected more than {} tokens for a window of {}, found {}", schedule_.least_entries, o_.window, o_.compress_at);
+  if (o_.compress_at > 0 && schedule_.budget < least)
+    fail("cache budget: expected at least {:.3f} at {} tokens, for a window of {}, found {}", least + 0.0005, o_.compress_at, o_.window,
+         schedule_.budget);
 }
 
 void CompressedAttention::begin(const Batch& batch) {

@@ -690,6 +690,12 @@ class Methods(Case):
                 self.refused(2, "which is read", command[0], "-m", model, "-f", self.text, "-o", output, *command[1:])
         self.refused(2, "which is read", "gsi-report", "-m", model, "-f", self.text, "--gsi", bases, "--html", bases)
         self.refused(2, "which is read", "ada-report", "-m", model, "-f", self.text, "--json", self.text)
+        self.refused(2, "which is read", "eval", "-m", model, "-f", self.text, "--gsi", bases, "--tokens", bases)
+        plan = self.file(json.dumps({"narrows_plan": 1, "model": "x", "model_name": "m", "bases": bases, "sites": {}}).encode())
+        for output in [plan, bases]:
+            self.refused(2, "which is read", "eval", "-m", model, "-f", self.text, "--plan", plan, "--tokens", output)
+        self.refused(1, "found a directory", "eval", "-m", model, "-f", self.text, "--tokens", self.folder())
+        self.refused(2, "expected a name", "calibrate", "-m", model, "-f", self.text, "-o", "")
         self.assertTrue(filecmp.cmp(model, self.TINY, shallow=False))
 
 
@@ -719,6 +725,22 @@ class CompressedCache(Case):
         named = json.loads(self.ok(*self.evaluate, *once, "--kv-policy", "representatives", "--kv-budget", "0.5", "-t", "1"))
         self.assertEqual(plain, named)
 
+    def test_too_short_for_the_budget(self):
+        result = run(*self.evaluate, "--ada", "kv", "--kv-budget", "0.01")
+        self.assertEqual(result.returncode, 0)
+        self.assertRegex(result.stderr.decode(), "the cache stays dense: 256 tokens are too few")
+
+    def test_plan(self):
+        model = json.loads(self.ok("info", self.TINY, "--json"))["fingerprint"]
+        plan = self.file(json.dumps({"narrows_plan": 1, "model": model, "model_name": "m", "sites": {}, "cache": {"tau": 0.4}}).encode())
+        by_plan = self.ok(*self.evaluate, "--plan", plan)
+        self.assertEqual(by_plan, self.ok(*self.evaluate, "--ada", "kv", "--tau", "0.4"))
+        self.assertEqual(self.ok(*self.evaluate, "--plan", plan, "--window", "32"),
+                         self.ok(*self.evaluate, "--ada", "kv", "--tau", "0.4", "--window", "32"))
+        dense = self.ok(*self.evaluate)
+        self.assertNotEqual(by_plan, dense)
+        self.assertEqual(self.ok(*self.evaluate, "--plan", plan, "--kv-budget", "1"), dense)
+
     def test_run_and_bench(self):
         bench = json.loads(self.ok("bench", "-m", self.TINY, "-p", "0", "-n", "8", "-d", "192", "-r", "1", "-o", "json",
                                    "--ada", "kv", "--window", "16"))
@@ -733,6 +755,7 @@ class CompressedCache(Case):
         self.refused(2, "--window needs --ada kv", *self.evaluate, "--window", "64")
         self.refused(2, "--window: expected a multiple of 16", *self.evaluate, "--ada", "kv", "--window", "40")
         self.refused(2, "--kv-policy", *self.evaluate, "--kv-policy", "best")
+        self.refused(1, "compress at: expected more than", *self.evaluate, "--ada", "kv", "--compress-at", "10")
         self.refused(2, "exclude each other", *self.evaluate, "--ada", "kv", "--kv-policy", "h2o")
         self.refused(2, "--compress-at", *self.evaluate, "--ada", "kv", "--compress-at", "255")
 

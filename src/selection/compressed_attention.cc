@@ -14,7 +14,10 @@ namespace {
 constexpr ProbeRule kProbes{128};       // that stay with the cache
 constexpr ProbeRule kProbesOnce{1024};  // that go when it has been compressed
 constexpr float kNewest = 0.5f;         // part of an entry's importance that the latest probes have
-constexpr std::int64_t kNeighbours = 7;         // entries, by whose largest importance one counts
+// Entries by whose largest importance one counts, and the budget below which it stands for itself alone: there is no room
+// for neighbours then.
+constexpr std::int64_t kNeighbours = 7;
+constexpr double kRoomForNeighbours = 0.2;
 constexpr std::int64_t kSinks = 4;              // StreamingLLM
 constexpr std::int64_t kObserved = 64;          // SnapKV: the latest queries
 constexpr std::int64_t kPooled = 7;             // SnapKV: neighbours
@@ -326,7 +329,7 @@ std::vector<std::vector<Entry>> CompressedAttention::choose_by_probes(Compressed
         if (worth > 0) value = (1 - kNewest) * worth + kNewest * value;
         worth = value;
       }
-      claim.score = pool_max(importance.of_entry, kNeighbours);
+      claim.score = pool_max(importance.of_entry, schedule_.budget >= kRoomForNeighbours ? kNeighbours : 1);
       outputs[static_cast<std::size_t>(i)] = importance.output * static_cast<double>(share);
       claim.entry_bytes = entry_bytes(shape);
     }

@@ -25,7 +25,7 @@ struct CompressOptions {
   DType type = DType::F16;  // of the layers' matrices: one that can be encoded
   NeuronChoice neurons = NeuronChoice::Down;
   std::optional<double> refit =
-      1e-4;  // ridge of the down projection's refit (MlpReduction::shrink); none: no refit
+      1e-3;  // ridge of the down projection's refit (MlpReduction::shrink); none: no refit
   // Refits aim at the dense model's residual stream, and so make up for what the layers before have lost;
   // otherwise at the layer's own outputs. Without effect on blocks whose output is normed (Gemma).
   bool correct = true;

@@ -128,5 +128,6 @@ void add_calibrate(CLI::App& program);
 void add_gsi_report(CLI::App& program);
 void add_ada_report(CLI::App& program);
 void add_tune(CLI::App& program);
+void add_compress(CLI::App& program);
 
 }  // namespace narrows::cli

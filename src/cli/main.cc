@@ -106,6 +106,7 @@ int run_program(int argc, char** argv) {
   add_gsi_report(program);
   add_ada_report(program);
   add_tune(program);
+  add_compress(program);
 
   std::vector<std::string> arguments;
   for (int i = argc - 1; i > 0; --i) {  // the parser wants them last first

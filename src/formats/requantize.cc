@@ -15,13 +15,8 @@
 #include "formats/quantize_blocks.h"
 
 namespace narrows {
-namespace {
 
-constexpr std::string_view kOutput = "output.weight", kEmbedding = "token_embd.weight";
-constexpr std::uint32_t kQuantizationVersion = 2;  // ggml's, of the block layouts
-
-// llama.cpp's number of a file that is mostly of a type.
-std::uint32_t file_type(DType type) {
+std::uint32_t gguf_file_type(DType type) {
   switch (type) {
     case DType::F32:
       return 0;
@@ -45,6 +40,10 @@ std::uint32_t file_type(DType type) {
       fail("type {}: expected a type that narrows can encode", dtype_info(type).name);
   }
 }
+
+namespace {
+
+constexpr std::string_view kOutput = "output.weight", kEmbedding = "token_embd.weight";
 
 bool is_weight_matrix(const GgufTensor& t) {
   // Few values, read by every token: nothing to gain from fewer bits.
@@ -80,7 +79,7 @@ DType target_type(const GgufFile& in, const GgufTensor& t, DType type, const Req
   return for_row(type, row);
 }
 
-void check_encodable(DType type) { file_type(type); }  // which throws
+void check_encodable(DType type) { gguf_file_type(type); }  // which throws
 
 void check_not_same_file(const GgufFile& in, const std::string& out) {
   for (const MappedFile& part : in.parts()) {
@@ -154,8 +153,8 @@ void requantize(const GgufFile& in, DType type, const std::string& out, const Re
       static_cast<std::uint32_t>(in.find_int("general.alignment").value_or(gguf::kDefaultAlignment)));
   for (const auto& [key, entry] : in.metadata())
     if (!key.starts_with("split.")) writer.set(key, entry);
-  writer.set_u32("general.file_type", file_type(type));
-  writer.set_u32("general.quantization_version", kQuantizationVersion);
+  writer.set_u32("general.file_type", gguf_file_type(type));
+  writer.set_u32("general.quantization_version", kGgufQuantizationVersion);
 
   std::vector<DType> types;
   for (const GgufTensor& t : in.tensors()) {

@@ -7,6 +7,10 @@
 
 namespace narrows {
 
+// llama.cpp's number of a file that is mostly of this type (general.file_type). Throws Error if it cannot be encoded.
+std::uint32_t gguf_file_type(DType type);
+inline constexpr std::uint32_t kGgufQuantizationVersion = 2;  // ggml's, of the block layouts
+
 struct RequantizeOptions {
   int threads = 0;                   // below 1: all cores
   std::optional<DType> output_type;  // of output.weight, or of token_embd.weight if it serves as the output

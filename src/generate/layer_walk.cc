@@ -30,8 +30,7 @@ LayerWalk::LayerWalk(LoadedModel& model, std::string_view text, std::int64_t win
     tokens_ += static_cast<std::int64_t>(w.size());
   }
   x_.resize(static_cast<std::size_t>(tokens_ * model.spec().d));
-  attention_ = std::make_unique<DenseAttention>(model.spec(), KvFormat::F16);
-  cache_ = attention_->new_sequence();
+  spec_changed();
 }
 
 void LayerWalk::run(int begin, int end, std::size_t window, std::span<const std::int64_t> wanted, float* logits) {
@@ -59,13 +58,27 @@ void LayerWalk::pass_embedding() {
 }
 
 void LayerWalk::pass_layer(int layer, const std::function<void()>& after_window) {
+  each_window(layer, true, after_window);
+}
+
+void LayerWalk::show_layer(int layer, const std::function<void()>& after_window) {
+  each_window(layer, false, after_window);
+}
+
+void LayerWalk::spec_changed() {
+  attention_ = std::make_unique<DenseAttention>(model_.spec(), KvFormat::F16);
+  cache_ = attention_->new_sequence();
+}
+
+void LayerWalk::each_window(int layer, bool moves_on, const std::function<void()>& after_window) {
   float* at = x_.data();
   for (std::size_t i = 0; i < windows_.size(); ++i) {
     const std::size_t size = windows_[i].size() * static_cast<std::size_t>(model_.spec().d);
     if (workspace_.x.size() < size) workspace_.x.resize(size);
     if (layer > 0) std::copy_n(at, size, workspace_.x.data());
+    current_ = static_cast<std::int64_t>(i);
     run(layer, layer + 1, i, {}, nullptr);
-    std::copy_n(workspace_.x.data(), size, at);
+    if (moves_on) std::copy_n(workspace_.x.data(), size, at);
     at += size;
     if (after_window) after_window();
   }

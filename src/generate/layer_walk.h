@@ -27,15 +27,24 @@ class LayerWalk {
   void pass_embedding();
   // Takes every window through the layer; each layer once, in order. after_window() follows each.
   void pass_layer(int layer, const std::function<void()>& after_window = {});
+  // The same without moving the walk on: for whoever watches a layer before it is changed. All layers before it must
+  // have been passed.
+  void show_layer(int layer, const std::function<void()>& after_window = {});
+  // While a window passes a layer and after_window() runs: which it is; then, its stream after the layer.
+  std::int64_t current_window() const { return current_; }
+  const float* current_stream() const { return workspace_.x.data(); }
+  // To be called when the sizes in the model's spec have changed.
+  void spec_changed();
   // Shows the head its input: all tokens, in order. Logits are computed where the head computes.
   void pass_head(const std::function<void()>& after_window = {});
 
  private:
+  void each_window(int layer, bool moves_on, const std::function<void()>& after_window);
   void run(int begin, int end, std::size_t window, std::span<const std::int64_t> wanted, float* logits);
 
   LoadedModel& model_;
   std::vector<std::vector<TokenId>> windows_;
-  std::int64_t tokens_ = 0;
+  std::int64_t tokens_ = 0, current_ = 0;
   AlignedVector<float> x_;  // [tokens][d], the residual stream
   std::unique_ptr<AttentionPolicy> attention_;
   std::unique_ptr<SequenceCache> cache_;

@@ -113,9 +113,14 @@ void MlpReduction::eliminate() {
   }
 }
 
-MlpReduced MlpReduction::shrink(std::int64_t rank, std::optional<double> ridge) const {
+MlpReduced MlpReduction::shrink(std::int64_t rank, std::optional<double> ridge,
+                                std::span<const double> correction) const {
   if (rank < 1 || rank > d_) fail("neurons: expected 1 to {}, found {}", d_, rank);
   if (ridge && !(*ridge >= 0)) fail("ridge of the down projection: expected 0 or more, found {}", *ridge);
+  if (!correction.empty()) {
+    expect_size(correction, d_out_ * d_, "correction of the outputs");
+    expect_finite(correction, "correction of the outputs");
+  }
   MlpReduced reduced;
   reduced.kept.assign(order_.begin(), order_.begin() + rank);
   std::vector<std::int64_t> gone(order_.begin() + rank, order_.end());
@@ -123,20 +128,28 @@ MlpReduced MlpReduction::shrink(std::int64_t rank, std::optional<double> ridge) 
   std::sort(gone.begin(), gone.end());
   const auto count = static_cast<std::int64_t>(gone.size());
   reduced.down = take_columns(down_, d_, reduced.kept);
-  if (count == 0) return reduced;
 
-  const std::vector<double> lost = take_columns(down_, d_, gone), rows = take_rows(r_, d_, gone),
-                            own = take_columns(rows, d_, gone);
-  reduced.loss = std::max(dot(lost, product(lost.data(), d_out_, count, own.data(), count)), 0.0);
-  if (!ridge) return reduced;
-  const std::vector<double> shared = take_columns(rows, d_, reduced.kept);
-  const std::vector<double> wanted = product(lost.data(), d_out_, count, shared.data(), rank);
-  std::vector<double> change = wanted;  // W_gone R_gone,kept (R_kept + ρ I)⁻¹
+  std::vector<double> wanted(d_out_ * rank);  // what E (W_d h + c - W_d,kept h_kept) h_keptᵀ is
+  if (count > 0) {
+    const std::vector<double> lost = take_columns(down_, d_, gone), rows = take_rows(r_, d_, gone),
+                              own = take_columns(rows, d_, gone);
+    reduced.loss = std::max(dot(lost, product(lost.data(), d_out_, count, own.data(), count)), 0.0);
+    if (!correction.empty()) reduced.loss += 2 * dot(lost, take_columns(correction, d_, gone));
+    const std::vector<double> shared = take_columns(rows, d_, reduced.kept);
+    if (ridge) wanted = product(lost.data(), d_out_, count, shared.data(), rank);
+  }
+  if (!ridge || (count == 0 && correction.empty())) return reduced;
+  if (!correction.empty()) {
+    const std::vector<double> kept = take_columns(correction, d_, reduced.kept);
+    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += kept[i];
+  }
+  std::vector<double> change = wanted;  // wanted (R_kept + ρ I)⁻¹
   const std::vector<double> kept_rows = take_rows(r_, d_, reduced.kept);
   reduced.ridge = ridge_solve(take_columns(kept_rows, d_, reduced.kept), rank, *ridge, change.data(), d_out_);
   for (std::size_t i = 0; i < change.size(); ++i) reduced.down[i] += change[i];
   // tr(Δ R Δᵀ) - 2 tr(Δ wantedᵀ), with Δ R = wanted - ρ Δ
-  reduced.loss = std::max(reduced.loss - dot(change, wanted) - reduced.ridge * dot(change, change), 0.0);
+  reduced.loss -= dot(change, wanted) + reduced.ridge * dot(change, change);
+  if (correction.empty()) reduced.loss = std::max(reduced.loss, 0.0);
   return reduced;
 }
 

@@ -44,8 +44,9 @@ class MlpReduction {
 
   // `ridge`: refit W'_d by least squares, held to the old columns by ρ ‖W'_d - W_d,kept‖², ρ = ridge · tr
   // R_hh,kept (1e-4 is a mild one); grown where the statistics are singular (ridge.h). At no ridge does the
-  // refit lose more than none. Throws Error unless rank is in 1 … d_inter and ridge at least 0.
-  MlpReduced shrink(std::int64_t rank, std::optional<double> ridge = {}) const;
+  // refit lose more than none. `correction` [d_out][d_inter] = E c hᵀ makes the refit give W_d h + c, not W_d h; the
+  // loss then counts from E ‖c‖², which is left out. Throws Error unless rank is in 1 … d_inter and ridge at least 0.
+  MlpReduced shrink(std::int64_t rank, std::optional<double> ridge = {}, std::span<const double> correction = {}) const;
 
   static constexpr double kEliminationRidge = 1e-6;
 

@@ -167,17 +167,30 @@ QkMaps QkReduction::choose(const std::vector<std::int64_t>& kept) const {
   return chosen;
 }
 
+double QkReduction::loss(std::int64_t dims, std::int64_t pairs) const {
+  const std::int64_t rest = dims - 2 * pairs;
+  if (pairs < 0 || pairs > rotary_.dims / 2 || rest < 0 || rest > maps_.d_qk - rotary_.dims)
+    return std::numeric_limits<double>::infinity();
+  return pair_loss_[pairs] + rest_loss_[rest];
+}
+
 QkReduced QkReduction::shrink(std::int64_t dims) const {
-  const std::int64_t d = maps_.d_qk, n = maps_.d_in;
+  const std::int64_t d = maps_.d_qk;
   if (dims < 1 || dims > d) fail("query and key dimensions: expected 1 to {}, found {}", d, dims);
   if (pairs_at_[dims] < 0)
     fail("query and key dimensions: expected an even number, as all are rotated in pairs, found {}", dims);
-  const std::int64_t count = pairs_at_[dims], rest = dims - 2 * count;
+  return shrink(dims, pairs_at_[dims]);
+}
 
+QkReduced QkReduction::shrink(std::int64_t dims, std::int64_t count) const {
+  const std::int64_t d = maps_.d_qk, n = maps_.d_in, rest = dims - 2 * count;
+  if (dims < 1 || std::isinf(loss(dims, count)))
+    fail("query and key dimensions: expected up to {} of which {} are rotated, found {} and {}", d,
+         rotary_.dims, dims, 2 * count);
   QkReduced reduced;
   reduced.pairs = first_ascending(pair_order_, count);
   reduced.rotary = {rotary_.layout, 2 * count};
-  reduced.loss = loss_[dims];
+  reduced.loss = loss(dims, count);
   std::vector<std::int64_t> kept(2 * count);  // old dimensions in the places of the new
   for (std::int64_t p = 0; p < count; ++p) {
     const auto [a, b] = dimensions_of(reduced.pairs[p], rotary_);

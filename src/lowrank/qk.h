@@ -84,6 +84,11 @@ class QkReduction {
   // Throws Error unless dims is in 1 … d_qk, and even where all are rotated.
   QkReduced shrink(std::int64_t dims) const;
 
+  // The same with a given number of rotated pairs among the dimensions, for groups that must agree on it.
+  // Infinite where it is not possible; shrink then throws Error.
+  double loss(std::int64_t dims, std::int64_t pairs) const;
+  QkReduced shrink(std::int64_t dims, std::int64_t pairs) const;
+
   std::int64_t raised() const { return rest_.raised; }  // eigenvalues of the keys' covariance (roots.h)
 
  private:

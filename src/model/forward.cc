@@ -85,6 +85,16 @@ void Pass::tabulate_angles() {
     for (std::size_t i = 0; i < spec.rotaries.size(); ++i) {
       const Rotary& rotary = spec.rotaries[i];
       const std::int64_t n = static_cast<std::int64_t>(rotary.frequencies.size());
+      if (rotary.base >= 0) {
+        const std::int64_t to = angle_offsets[i] + r * n,
+                           from = angle_offsets[static_cast<std::size_t>(rotary.base)] +
+                                  r * spec.rotaries[static_cast<std::size_t>(rotary.base)].pairs;
+        for (std::int64_t j = 0; j < n; ++j) {
+          cosines[to + j] = cosines[from + rotary.kept[static_cast<std::size_t>(j)]];
+          sines[to + j] = sines[from + rotary.kept[static_cast<std::size_t>(j)]];
+        }
+        continue;
+      }
       for (std::int64_t j = 0; j < n; ++j) {
         const double angle = static_cast<double>(batch.positions[r]) * rotary.frequencies[j];
         cosines[angle_offsets[i] + r * n + j] = static_cast<float>(std::cos(angle)) * rotary.magnitude;
@@ -110,11 +120,15 @@ void Pass::prepare_queries_and_keys(const LayerSpec& layer, const LayerWeights& 
     for (int i = 0; i < layer.heads + layer.kv_heads; ++i) {
       float* head = q + i * layer.d_qk;
       const bool is_query = i < layer.heads;
-      if (!w.qk_norm_whole) apply_norm(spec, is_query ? w.q_norm : w.k_norm, head, head, layer.d_qk);
+      const int kv_head = is_query ? i / group : i - layer.heads;
+      if (!w.qk_norm_whole) {
+        Norm norm = is_query ? w.q_norm : w.k_norm;
+        if (is_query ? w.q_norm_by_head : w.k_norm_by_head) norm.weight += (is_query ? i : kv_head) * layer.d_qk;
+        apply_norm(spec, norm, head, head, layer.d_qk);
+      }
       if (layer.rotary < 0) continue;
       const Rotary& rotary = spec.rotaries[static_cast<std::size_t>(layer.rotary)];
       const std::int64_t n = static_cast<std::int64_t>(rotary.frequencies.size());
-      const int kv_head = is_query ? i / group : i - layer.heads;
       const std::int64_t own = n > rotary.pairs ? std::int64_t{kv_head} * rotary.pairs : 0;
       const std::int64_t at = angle_offsets[static_cast<std::size_t>(layer.rotary)] + r * n + own;
       if (rotary.layout == RotaryLayout::Adjacent)

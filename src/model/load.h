@@ -1,6 +1,6 @@
 // Loading a model's description and weights from GGUF.
 #pragma once
-#include <functional>
+#include <string_view>
 
 #include "base/threads.h"
 #include "formats/gguf.h"
@@ -8,6 +8,10 @@
 #include "model/weights.h"
 
 namespace narrows {
+
+// A3 keeps some rotary pairs of each KV head: how many in each layer [layers]; and which of the pairs of
+// rope.dimension_count, ascending, layer by layer and head by head.
+inline constexpr std::string_view kPairCountKey = "narrows.rope.pair_count", kPairsKey = "narrows.rope.pairs";
 
 // Reads the metadata. Throws Error for an unknown architecture, and for values that are missing or make no sense.
 ModelSpec load_spec(const GgufFile& file);

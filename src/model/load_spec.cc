@@ -134,7 +134,7 @@ void read_common(const Keys& keys, ModelSpec& spec, RotaryLayout layout) {
     if (layer.heads % layer.kv_heads != 0)
       fail("{}: {}: expected a divisor of the {} heads, found {}", file.path(), keys.full("attention.head_count_kv"),
            layer.heads, layer.kv_heads);
-    if (dims > layer.d_qk || dims % 2 != 0)
+    if ((dims > layer.d_qk && !file.has(kPairCountKey)) || dims % 2 != 0)
       fail("{}: {}: expected an even number up to the head's {} dimensions, found {}", file.path(),
            keys.full("rope.dimension_count"), layer.d_qk, dims);
     spec.layer.push_back(layer);
@@ -177,6 +177,39 @@ void read_gemma3(const Keys& keys, ModelSpec& spec) {
   }
 }
 
+// Gives each layer a rotary of the pairs that A3 kept.
+void read_kept_pairs(const GgufFile& file, ModelSpec& spec) {
+  if (!file.has(kPairCountKey)) return;
+  const GgufArray &counts = file.get_array(kPairCountKey), &pairs = file.get_array(kPairsKey);
+  if (std::ssize(counts.integers) != spec.layers)
+    fail("{}: {}: expected {} integers, one a layer, found {} elements", file.path(), kPairCountKey, spec.layers,
+         counts.size());
+  std::size_t at = 0;
+  for (int i = 0; i < spec.layers; ++i) {
+    LayerSpec& layer = spec.layer[static_cast<std::size_t>(i)];
+    const Rotary& base = spec.rotaries[static_cast<std::size_t>(layer.rotary)];
+    const std::int64_t most = std::min(base.pairs, layer.d_qk / 2), count = counts.integers[static_cast<std::size_t>(i)];
+    if (count < 0 || count > most)
+      fail("{}: {}: expected 0 to {} in layer {}, found {}", file.path(), kPairCountKey, most, i, count);
+    Rotary rotary{base.layout, {}, static_cast<int>(count), base.magnitude, layer.rotary, {}};
+    const std::size_t end = at + static_cast<std::size_t>(layer.kv_heads * count);
+    if (end > pairs.integers.size())
+      fail("{}: {}: expected at least {} integers, found {} elements", file.path(), kPairsKey, end, pairs.size());
+    for (std::int64_t number = 0; at < end; ++at, ++number) {
+      const std::int64_t pair = pairs.integers[at], least = number % count ? rotary.kept.back() + 1 : 0;
+      if (pair < least || pair >= base.pairs)
+        fail("{}: {}: expected {} to {} in layer {}, ascending in each head, found {}", file.path(), kPairsKey, least,
+             base.pairs - 1, i, pair);
+      rotary.kept.push_back(static_cast<int>(pair));
+      rotary.frequencies.push_back(base.frequencies[static_cast<std::size_t>(pair)]);
+    }
+    layer.rotary = count > 0 ? static_cast<int>(spec.rotaries.size()) : -1;
+    if (count > 0) spec.rotaries.push_back(std::move(rotary));
+  }
+  if (at != pairs.size())
+    fail("{}: {}: expected {} integers, found {} elements", file.path(), kPairsKey, at, pairs.size());
+}
+
 struct Architecture {
   std::string_view name;
   void (*read)(const Keys&, ModelSpec&);
@@ -193,6 +226,7 @@ ModelSpec load_spec(const GgufFile& file) {
   for (const Architecture& architecture : kArchitectures) {
     if (architecture.name != spec.architecture) continue;
     architecture.read(Keys(file, spec.architecture), spec);
+    read_kept_pairs(file, spec);
     return spec;
   }
   std::string known;

@@ -27,17 +27,17 @@ class Loader {
   }
 
   // A vector of n floats, or nullptr if it is absent.
-  const float* find_floats(const std::string& name, std::int64_t n) {
+  const float* find_floats(const std::string& name, std::int64_t n, std::int64_t rows = 1) {
     const GgufTensor* tensor = file_.find_tensor(name);
     if (!tensor) return nullptr;
-    if (tensor->shape[0] != n || tensor->elements() != n)
-      fail("{}: tensor {}: expected {} elements, found {} × {}", file_.path(), name, n, tensor->shape[0],
-           tensor->elements() / tensor->shape[0]);
+    if (tensor->shape[0] != n || tensor->elements() != n * rows)
+      fail("{}: tensor {}: expected {}{} elements, found {} × {}", file_.path(), name, n,
+           rows > 1 ? " × " + std::to_string(rows) : "", tensor->shape[0], tensor->elements() / tensor->shape[0]);
     if (tensor->dtype == DType::F32) return reinterpret_cast<const float*>(tensor->data);
     if (!can_dequantize(tensor->dtype))
       fail("{}: tensor {}: expected floats, found {}", file_.path(), name, dtype_info(tensor->dtype).name);
-    weights_.floats.push_back(std::make_unique<AlignedVector<float>>(static_cast<std::size_t>(n)));
-    dequantize(tensor->dtype, tensor->data, weights_.floats.back()->data(), n);
+    weights_.floats.push_back(std::make_unique<AlignedVector<float>>(static_cast<std::size_t>(n * rows)));
+    dequantize(tensor->dtype, tensor->data, weights_.floats.back()->data(), n * rows);
     return weights_.floats.back()->data();
   }
 
@@ -47,6 +47,13 @@ class Loader {
     norm.bias = find_floats(name + ".bias", n);
     norm.present = norm.weight != nullptr;
     return norm;
+  }
+  // A norm of each head's n elements: one row of weights for all heads, or one for each.
+  Norm find_head_norm(const std::string& name, std::int64_t n, std::int64_t heads, bool& by_head) {
+    const GgufTensor* tensor = file_.find_tensor(name + ".weight");
+    by_head = tensor && tensor->dims > 1;
+    if (!by_head) return find_norm(name, n);
+    return {find_floats(name + ".weight", n, heads), nullptr, true};
   }
   Norm norm(const std::string& name, std::int64_t n) {
     if (!file_.find_tensor(name + ".weight")) fail("{}: tensor {}.weight is missing", file_.path(), name);
@@ -70,8 +77,8 @@ void load_layer(Loader& loader, const ModelSpec& spec, int index, LayerWeights& 
                      k = std::int64_t{layer.kv_heads} * layer.d_qk, v = std::int64_t{layer.kv_heads} * layer.d_vo,
                      o = std::int64_t{layer.heads} * layer.d_vo, inter = layer.d_inter;
   w.attention_norm = loader.norm(block + "attn_norm", d);
-  w.q_norm = loader.find_norm(block + "attn_q_norm", layer.d_qk);
-  w.k_norm = loader.find_norm(block + "attn_k_norm", layer.d_qk);
+  w.q_norm = loader.find_head_norm(block + "attn_q_norm", layer.d_qk, layer.heads, w.q_norm_by_head);
+  w.k_norm = loader.find_head_norm(block + "attn_k_norm", layer.d_qk, layer.kv_heads, w.k_norm_by_head);
   w.attention_post_norm = loader.find_norm(block + "post_attention_norm", d);
   w.ffn_norm = loader.norm(block + "ffn_norm", d);
   w.ffn_post_norm = loader.find_norm(block + "post_ffw_norm", d);

@@ -45,6 +45,7 @@ class LoadedModel final : public Model {
 
   // For the methods, which replace sites before the first pass or between two; not while one runs.
   Weights& weights() { return weights_; }
+  ModelSpec& changing_spec() { return spec_; }  // with sites of other sizes
   ThreadPool& pool() { return *pool_; }
 
   // One forward pass; passes of several threads wait for each other.

@@ -30,6 +30,9 @@ struct Rotary {
   std::vector<float> frequencies;
   int pairs = 0;
   float magnitude = 1;  // multiplies cosines and sines   (YaRN, longrope)
+  // A3: frequencies[i] is that of pair kept[i] of the rotary `base`, which stands before this one. Otherwise -1, empty.
+  int base = -1;
+  std::vector<int> kept;
 };
 
 struct LayerSpec {

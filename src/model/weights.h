@@ -23,6 +23,7 @@ struct LayerWeights {
   Norm attention_norm;       // [d]
   Norm q_norm, k_norm;       // [d_qk], each head by itself, or [heads · d_qk] / [kv_heads · d_qk]   (OLMo 2)
   bool qk_norm_whole = false;
+  bool q_norm_by_head = false, k_norm_by_head = false;  // [heads][d_qk], [kv_heads][d_qk]   (A3)
   Norm attention_post_norm;  // [d], of the attention output before the residual sum
   Norm ffn_norm;             // [d]
   Norm ffn_post_norm;        // [d]

@@ -45,7 +45,7 @@ class Case(unittest.TestCase):
 
 
 COMMANDS = ["run", "info", "tokenize", "logits", "eval", "bench", "quantize", "calibrate", "gsi-report", "ada-report",
-            "tune"]
+            "tune", "compress"]
 
 
 class Help(Case):
@@ -697,6 +697,73 @@ class Methods(Case):
         self.refused(1, "found a directory", "eval", "-m", model, "-f", self.text, "--tokens", self.folder())
         self.refused(2, "expected a name", "calibrate", "-m", model, "-f", self.text, "-o", "")
         self.assertTrue(filecmp.cmp(model, self.TINY, shallow=False))
+
+
+class Compress(Case):
+    TINY = os.path.join(SOURCE, "tests/data/models/llama-bias.gguf")
+
+    def setUp(self):
+        self.text = self.file(" ".join(f"{n * n % 9973:x}{chr(97 + n % 26)}" for n in range(600)).encode())
+        self.out = os.path.join(self.folder(), "out.gguf")
+        self.command = ["compress", "-m", self.TINY, "-f", self.text, "-o", self.out]
+
+    def test(self):
+        report = json.loads(self.ok(*self.command, "--ratio", "0.25", "--allocate", "uniform", "--json"))
+        self.assertGreaterEqual(report["removed"], 0.25)
+        self.assertEqual(report["file_bytes"], os.path.getsize(self.out))
+        for key in ["tokens", "seconds", "peak_bytes", "parameters", "parameters_before"]:
+            self.assertGreater(report[key], 0)
+        info = json.loads(self.ok("info", self.out, "--json"))
+        self.assertEqual(info["head_dimensions"], report["layers"][0]["d_qk"])
+        evaluate = ["eval", "-f", self.text, "-c", "100", "--max-tokens", "300", "--json", "-m"]
+        result = json.loads(self.ok(*evaluate, self.out, "--reference", self.TINY))
+        self.assertGreater(result["kl_mean"], 0)
+        for flags in [["--kv-type", "q8_0"], ["--ada", "kv", "--kv-budget", "0.5"], ["--ada", "paper"]]:
+            self.ok(*evaluate, self.out, *flags)
+        self.ok("quantize", self.out, self.file(b"", "small.gguf"), "q8_0")
+        self.assertIn("removed", self.ok(*self.command, "--qk", "0", "--ov", "0.5", "--mlp", "0.1", "--type", "q8_0").decode())
+        self.assertEqual(os.listdir(os.path.dirname(self.out)), ["out.gguf"])
+
+    def test_thin_maps(self):
+        for method in ["svd", "asvd", "svd-llm"]:
+            result = run(*self.command, "--ratio", "0.3", "--method", method, "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn(b"no smaller", result.stderr)
+            self.assertGreater(json.loads(result.stdout)["removed"], 0.29)
+            self.ok("info", self.out)
+        self.refused(2, "takes --ratio alone", *self.command, "--ratio", "0.3", "--method", "svd", "--qk", "0.1")
+
+    def test_refusals(self):
+        self.refused(2, "--ratio is required", *self.command)
+        self.refused(2, "--ratio is required", *self.command, "--qk", "0.1", "--ov", "0.1")
+        for ratio in ["0", "1", "-0.1", "2", "nan"]:
+            self.refused(2, "--ratio: expected a number above 0 and below 1", *self.command, f"--ratio={ratio}")
+        self.refused(2, "--mlp: expected a number of at least 0 and below 1", *self.command, "--ratio", "0.1", "--mlp", "1")
+        self.refused(2, "--type: expected F32, F16", *self.command, "--ratio", "0.1", "--type", "iq4_xs")
+        self.refused(2, "--refit: expected", *self.command, "--ratio", "0.1", "--refit", "-1")
+        flags = ["--ratio", "0.1", "-o", self.out]
+        self.refused(1, "no tokens", "compress", "-m", self.TINY, "-f", self.file(b""), *flags)
+        self.refused(1, "zero byte at 1", "compress", "-m", self.TINY, "-f", self.file(b"a\0b"), *flags)
+        self.refused(1, "cannot open", "compress", "-m", "absent.gguf", "-f", self.text, *flags)
+        self.refused(1, "cannot create", *self.command[:5], "--ratio", "0.1", "-o", "/nowhere/out.gguf")
+        model = os.path.join(self.folder(), "model.gguf")
+        shutil.copy(self.TINY, model)
+        link = os.path.join(os.path.dirname(model), "link")
+        os.symlink(model, link)
+        for output in [model, link, self.text]:
+            self.refused(2, "which is read", "compress", "-m", model, "-f", self.text, "--ratio", "0.1", "-o", output)
+        self.assertTrue(filecmp.cmp(model, self.TINY, shallow=False))
+        self.assertEqual(os.listdir(os.path.dirname(self.out)), [])
+
+    def test_few_tokens(self):
+        result = run("compress", "-m", self.TINY, "-f", self.file(b"a few"), "--ratio", "0.1", "-o", self.out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stderr, rb"\Anarrows: the text has \d+ tokens, fewer than [^\n]*\n\Z")
+
+    def test_full_disk(self):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        self.refused(1, "out.gguf: cannot write", *self.command, "--ratio", "0.1", preexec_fn=limit, restore_signals=False)
+        self.assertEqual(os.listdir(os.path.dirname(self.out)), [])
 
 
 class CompressedCache(Case):

@@ -41,6 +41,24 @@ struct Case {
 
 constexpr NeuronChoice kAll[] = {NeuronChoice::Down, NeuronChoice::Up, NeuronChoice::Elimination};
 
+// With c = A h the block is to give (W + A) h: that of another block's refit.
+TEST(Mlp, RefitsMakeUpForWhatIsMissing) {
+  const Case c(5, 9, 40, 1);
+  const std::vector<double> a = random_matrix(c.d_out, c.d_inter, 7), correction = product(a.data(), c.d_out, c.d_inter, c.r.data(), c.d_inter);
+  Case other = c;
+  for (std::size_t i = 0; i < a.size(); ++i) other.down[i] += a[i];
+  const MlpReduction reduction = c.reduction(NeuronChoice::Down);
+  EXPECT_LT(largest_difference(reduction.shrink(c.d_inter, 0.0, correction).down, other.down), 1e-8);
+  // E ‖c‖², which the loss leaves out
+  const double energy = dot(a, correction);
+  for (std::int64_t rank = 1; rank <= c.d_inter; ++rank) {
+    const MlpReduced refitted = reduction.shrink(rank, 0.0, correction);
+    EXPECT_NEAR(refitted.loss + energy, other.loss_of(refitted), 1e-8 * energy);
+    EXPECT_LE(refitted.loss, reduction.shrink(rank, 1e-2, correction).loss + 1e-9 * energy);
+  }
+  EXPECT_THROW(reduction.shrink(3, 0.0, std::span(correction).first(7)), Error);
+}
+
 TEST(Mlp, LossesAreThoseOfTheOutputs) {
   for (const Case& c : {Case(5, 9, 30, 1), Case(7, 1, 5, 2), Case(1, 6, 20, 3), Case(4, 12, 5, 4)})
     for (const NeuronChoice choice : kAll) {

@@ -114,6 +114,50 @@ TEST_F(Load, WrongTypes) {
   expect_error(integers("blk.0.ffn_norm.weight"), "blk.0.ffn_norm.weight", "found I32");
 }
 
+TEST_F(Load, KeptPairs) {
+  const auto kept = [](std::vector<std::int64_t> counts, std::vector<std::int64_t> pairs) {
+    return [counts, pairs](ModelFile& f) {
+      f.set("llama.rope.dimension_count", std::int64_t{8});
+      f.set("narrows.rope.pair_count", counts);
+      f.set("narrows.rope.pairs", pairs);
+    };
+  };
+  const std::vector<std::int64_t> all{0, 1, 2, 3, 0, 1, 2, 3};  // of two KV heads
+  const auto both = [&](std::vector<std::int64_t> first) {
+    first.insert(first.end(), all.begin(), all.end());
+    return first;
+  };
+  ModelFile file = tiny("llama-gqa");
+  kept({4, 4}, both(all))(file);
+  EXPECT_EQ(logits(file), logits(tiny("llama-gqa")));
+  kept({0, 2}, {0, 2, 1, 3})(file);  // the rest is not rotated
+  EXPECT_EQ(error(file), "no error");
+  expect_error(kept({4}, all), "narrows.rope.pair_count", "expected 2 integers, one a layer, found 1");
+  expect_error(kept({4, 5}, both(all)), "narrows.rope.pair_count", "expected 0 to 4 in layer 1, found 5");
+  expect_error(kept({-1, 4}, both(all)), "narrows.rope.pair_count", "found -1");
+  expect_error(kept({4, 4}, all), "narrows.rope.pairs", "expected at least 16 integers, found 8");
+  expect_error(kept({4, 0}, both(all)), "narrows.rope.pairs", "expected 8 integers, found 16");
+  expect_error(kept({2, 4}, both({0, 4, 1, 2})), "narrows.rope.pairs", "expected 1 to 3 in layer 0, ascending in each head, found 4");
+  expect_error(kept({2, 4}, both({1, 1, 1, 2})), "narrows.rope.pairs", "expected 2 to 3 in layer 0");
+  expect_error(kept({2, 4}, both({0, 1, -1, 2})), "narrows.rope.pairs", "found -1");
+  expect_error([](ModelFile& f) { f.set("narrows.rope.pair_count", std::vector<std::int64_t>{4, 4}); }, "narrows.rope.pairs", "missing");
+  expect_error(
+      [&](ModelFile& f) {
+        kept({4, 4}, both(all))(f);
+        f.set("narrows.rope.pairs", std::string("0,1"));
+      },
+      "narrows.rope.pairs", "");
+}
+
+TEST_F(Load, HeadNorms) {
+  std::mt19937 random(1);
+  const auto with = [&](std::vector<std::int64_t> shape) {
+    return [&random, shape](ModelFile& f) { f.set_random("blk.0.attn_q_norm.weight", DType::F32, shape, 1, 0.1f, random); };
+  };
+  EXPECT_EQ(error_after(with({8, 6})), "no error");
+  expect_error(with({8, 5}), "blk.0.attn_q_norm.weight", "expected 8 × 6 elements");
+}
+
 TEST_F(Load, RopeDivisorsOutOfRange) {
   for (const float value : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN()})
     EXPECT_THAT(error_after(

@@ -1,0 +1,198 @@
+// narrows compress: a model with fewer inner dimensions (A3).
+#include "lowrank/compress.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/progress.h"
+#include "cli/common.h"
+#include "lowrank/compress_linear.h"
+
+namespace narrows::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct CompressCommand {
+  std::string in, text, out, type = "F16", neurons, refit, allocate, method = "a3";
+  std::optional<double> ratio, qk, ov, mlp;
+  CompressOptions options;
+  bool json = false;
+};
+
+constexpr const char* kLinearMethods[] = {"svd", "asvd", "svd-llm"};
+constexpr const char* kNeurons[] = {"down", "up", "elimination"};
+
+Json as_json(const CompressionReport& report, const CompressCommand& o) {
+  Json json{
+      {"model", o.in},
+      {"file", o.out},
+      {"type", o.type},
+      {"tokens", report.tokens},
+      {"seconds", report.seconds},
+      {"peak_bytes", report.peak_bytes},
+      {"file_bytes", report.file_bytes},
+      {"parameters_before", report.parameters_before},
+      {"parameters", report.parameters},
+      {"removed", 1 - static_cast<double>(report.parameters) / static_cast<double>(report.parameters_before)},
+      {"raised_eigenvalues", report.raised}};
+  Json& layers = json["layers"] = Json::array();
+  for (const CompressedLayer& l : report.layers)
+    layers.push_back({{"d_qk", l.d_qk},
+                      {"d_vo", l.d_vo},
+                      {"d_inter", l.d_inter},
+                      {"qk_loss", l.qk_loss},
+                      {"ov_loss", l.ov_loss},
+                      {"mlp_loss", l.mlp_loss},
+                      {"stream_error", l.stream_error}});
+  return json;
+}
+
+std::string as_table(const CompressionReport& report, const CompressCommand& o) {
+  std::string text = fmt::format("{:>5} {:>5} {:>5} {:>8}   lost of {:>8} {:>8} {:>8} {:>8}\n", "layer",
+                                 "d_qk", "d_vo", "d_inter", "scores", "values", "outputs", "stream");
+  for (std::size_t i = 0; i < report.layers.size(); ++i) {
+    const CompressedLayer& l = report.layers[i];
+    text += fmt::format("{:>5} {:>5} {:>5} {:>8}           {:>7.3f}% {:>7.3f}% {:>7.3f}% {:>7.3f}%\n", i,
+                        l.d_qk, l.d_vo, l.d_inter, 100 * l.qk_loss, 100 * l.ov_loss, 100 * l.mlp_loss,
+                        100 * l.stream_error);
+  }
+  text += fmt::format(
+      "\n{} tokens in {:.1f} s, peak memory {}\n{}: {} of {} weights of the layers' maps, {:.1f} % removed; "
+      "{}\n",
+      report.tokens, report.seconds, human_bytes(static_cast<double>(report.peak_bytes)), o.out,
+      human_count(static_cast<double>(report.parameters)),
+      human_count(static_cast<double>(report.parameters_before)),
+      100 - 100 * static_cast<double>(report.parameters) / static_cast<double>(report.parameters_before),
+      human_bytes(static_cast<double>(report.file_bytes)));
+  return text;
+}
+
+void run(CompressCommand& o) {
+  if (!o.ratio && !(o.qk && o.ov && o.mlp))
+    throw UsageError("--ratio is required, or each of --qk, --ov and --mlp");
+  if (o.ratio && !(*o.ratio > 0 && *o.ratio < 1))
+    throw UsageError(fmt::format("--ratio: expected a number above 0 and below 1, found {}", *o.ratio));
+  const auto share = [&](const std::optional<double>& own, const char* flag) {
+    if (own && !(*own >= 0 && *own < 1))
+      throw UsageError(fmt::format("{}: expected a number of at least 0 and below 1, found {}", flag, *own));
+    return own ? *own : *o.ratio;
+  };
+  o.options.qk = share(o.qk, "--qk");
+  o.options.ov = share(o.ov, "--ov");
+  o.options.mlp = share(o.mlp, "--mlp");
+  const auto type = dtype_by_name(o.type);
+  if (!type || !can_quantize(*type))
+    throw UsageError(fmt::format(
+        "--type: expected F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q4_K or Q6_K, found {}", o.type));
+  o.options.type = *type;
+  if (!o.allocate.empty())
+    o.options.allocation = o.allocate == "mixed" ? RankAllocation::Mixed : RankAllocation::Uniform;
+  if (!o.neurons.empty())
+    o.options.neurons =
+        static_cast<NeuronChoice>(std::find(std::begin(kNeurons), std::end(kNeurons), o.neurons) - kNeurons);
+  if (o.refit == "off") {
+    o.options.refit.reset();
+  } else if (!o.refit.empty()) {
+    double ridge = -1;
+    if (!CLI::detail::lexical_cast(o.refit, ridge) || !(ridge >= 0))
+      throw UsageError(fmt::format("--refit: expected a number of 0 or more, or off, found {}", o.refit));
+    o.options.refit = ridge;
+  }
+  const auto* linear = std::find(std::begin(kLinearMethods), std::end(kLinearMethods), o.method);
+  const bool is_linear = linear != std::end(kLinearMethods);
+  if (is_linear &&
+      (!o.ratio || o.qk || o.ov || o.mlp || !o.neurons.empty() || !o.refit.empty() || !o.allocate.empty()))
+    throw UsageError(fmt::format("--method {} takes --ratio alone", o.method));
+  check_output(o.out, {o.in, o.text});
+  const std::string text = read_text(o.text);
+  std::optional<Progress> bar;
+  o.options.progress = [&](std::int64_t done, std::int64_t total) {
+    if (!bar) bar.emplace("compress", total);
+    bar->update(done);
+  };
+  const CompressionReport report =
+      is_linear ? compress_linear(o.in, text, static_cast<LinearMethod>(linear - kLinearMethods), *o.ratio,
+                                  o.options, o.out)
+                : compress(o.in, text, o.options, o.out);
+  bar.reset();
+  if (is_linear) note(fmt::format("{} holds the products of the thin maps in full: it is no smaller", o.out));
+  if (report.few_tokens)
+    note(fmt::format(
+        "the text has {} tokens, fewer than a layer has neurons: what it leaves open stays as it was",
+        report.tokens));
+  print(o.json ? as_json(report, o).dump(2) + "\n" : as_table(report, o));
+}
+
+}  // namespace
+
+void add_compress(CLI::App& program) {
+  CLI::App* command = program.add_subcommand(
+      "compress", "Write a model with fewer inner dimensions (A3): fewer weights, a smaller cache");
+  const auto o = std::make_shared<CompressCommand>();
+  command->add_option("-m,--model", o->in, "The model")->type_name("IN.gguf")->required();
+  command->add_option("-f,--file", o->text, "The calibration text (-: standard input)")
+      ->type_name("TEXT")
+      ->required();
+  command->add_option("-o,--output", o->out, "The file to write; it appears whole or not at all")
+      ->type_name("OUT.gguf")
+      ->required();
+  command->add_option("--ratio", o->ratio, "The share of the layers' weights to remove, above 0 and below 1")
+      ->type_name("R");
+  command->add_option("--qk", o->qk, "Another share for query and key dimensions; 0: none")->type_name("R");
+  command->add_option("--ov", o->ov, "Another share for value dimensions")->type_name("R");
+  command->add_option("--mlp", o->mlp, "Another share for neurons")->type_name("R");
+  command
+      ->add_option(
+          "--method", o->method,
+          "a3 (default), or for comparison each map as the product of two thin ones: svd, asvd or svd-llm")
+      ->type_name("METHOD")
+      ->check(CLI::IsMember({"a3", "svd", "asvd", "svd-llm"}).description(""));
+  command
+      ->add_option("--allocate", o->allocate,
+                   "mixed: more where it serves the model (default); uniform: the same share everywhere")
+      ->type_name("WAY")
+      ->check(CLI::IsMember({"uniform", "mixed"}).description(""));
+  command
+      ->add_option("--type", o->type,
+                   "Type of the layers' matrices (default F16); F16 where its blocks do not fill a row")
+      ->type_name("TYPE");
+  command
+      ->add_option("--neurons", o->neurons,
+                   "How neurons are chosen: by their columns of the down projection, down, by their rows of "
+                   "the up projection, up, or one by one with the others refitted, elimination")
+      ->type_name("RULE")
+      ->check(CLI::IsMember({"down", "up", "elimination"}).description(""));
+  command
+      ->add_option("--refit", o->refit,
+                   "Ridge of the down projection's refit to the neurons kept; off: no refit")
+      ->type_name("RIDGE");
+  command->add_flag("!--no-correction", o->options.correct,
+                    "Refit to each layer's own outputs, not to the dense model's stream");
+  command->add_option("--output-ridge", o->options.output_ridge, "Ridge of the output projection's refit")
+      ->type_name("RIDGE")
+      ->check(range(0, 1e9));
+  command->add_option("-c,--ctx,--ctx-size", o->options.window, "Tokens a window (default 512)")
+      ->type_name("N")
+      ->check(range(2, kUnbounded));
+  command
+      ->add_option("--max-tokens", o->options.max_tokens,
+                   "Use at most N tokens (default 8192); 0: the whole text")
+      ->type_name("N")
+      ->check(range(0, kUnbounded));
+  command
+      ->add_option("-t,--threads", o->options.threads,
+                   "Threads; 0: every core (default). The file does not depend on them")
+      ->type_name("N")
+      ->check(range(0, 1024));
+  command->add_flag("--json", o->json, "Print JSON");
+  command->footer(R"(
+One pass over the text, layer by layer, each on what the new layers before it make of the text. Heads keep whole rotary
+pairs and an even number of value dimensions, layers keep neurons in steps of 16 or of a block of the type; rounding removes
+more, never less. OUT.gguf is a model like any other for every command here: judge it on another text than this one
+(narrows eval -m OUT.gguf --reference IN.gguf -f OTHER).)");
+  command->callback([o] { run(*o); });
+}
+
+}  // namespace narrows::cli

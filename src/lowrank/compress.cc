@@ -1,0 +1,244 @@
+#include "lowrank/compress.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+#include "formats/requantize.h"
+#include "generate/layer_walk.h"
+#include "lowrank/attention_reduction.h"
+#include "lowrank/covariance.h"
+#include "lowrank/mixed_ranks.h"
+#include "lowrank/relative.h"
+#include "lowrank/report.h"
+#include "lowrank/ridge.h"
+#include "lowrank/shrunk_model.h"
+#include "lowrank/stream_moment.h"
+#include "subspace/linear_algebra.h"
+#include "subspace/observed_site.h"
+#include "subspace/second_moment.h"
+
+namespace narrows {
+namespace {
+
+void check_options(const CompressOptions& o) {
+  gguf_file_type(o.type);  // throws for one that cannot be encoded
+  for (const double share : {o.qk, o.ov, o.mlp})
+    if (!(share >= 0 && share < 1)) fail("share to remove: expected at least 0 and below 1, found {}", share);
+  if (o.refit && !(*o.refit >= 0 && std::isfinite(*o.refit)))
+    fail("refit: expected a ridge of 0 or more, found {}", *o.refit);
+}
+
+double share(const std::vector<double>& loss, std::int64_t rank) {
+  return loss[0] > 0 ? loss[static_cast<std::size_t>(rank)] / loss[0] : 0;
+}
+
+class Compressor {
+ public:
+  Compressor(LoadedModel& model, LoadedModel& dense, std::string_view text, const CompressOptions& options)
+      : model_(model),
+        dense_(dense),
+        options_(options),
+        walk_(model, text, options.window, options.max_tokens),
+        dense_walk_(dense, text, options.window, options.max_tokens) {
+    report_.tokens = walk_.tokens();
+    const int layers = model.spec().layers;
+    layers_.resize(static_cast<std::size_t>(layers));
+    dense_walk_.pass_embedding();
+    total_ = (options.correct ? 5 : 4) * layers * walk_.windows();
+    if (options.allocation == RankAllocation::Mixed)
+      total_ += kMixedPasses * layers *
+                ((std::min(walk_.tokens(), kMixedTokens) + options.window - 1) / options.window);
+  }
+
+  void choose_ranks(std::string_view text) {
+    if (options_.allocation == RankAllocation::Mixed) {
+      ranks_ = mixed_ranks(model_, text, options_, count());
+      return;
+    }
+    for (const LayerSpec& l : model_.spec().layer)
+      ranks_.push_back(uniform_ranks(l.d_qk, l.d_vo, l.d_inter, options_));
+  }
+
+  void shrink(int layer) {
+    LayerWeights& weights = model_.weights().layer[static_cast<std::size_t>(layer)];
+    report_.parameters_before += parameters(weights);
+    const LayerSpec sizes = model_.spec().layer[static_cast<std::size_t>(layer)];
+    report_.few_tokens |= walk_.tokens() < sizes.d_inter;
+    CompressedLayer& ranks = ranks_[static_cast<std::size_t>(layer)];
+    try {
+      shrink_attention(layer, weights, ranks);
+      if (options_.correct && !weights.attention_post_norm.present) refit_output(layer, weights);
+      dense_walk_.pass_layer(layer, count());
+      shrink_feed_forward(layer, weights, ranks);
+    } catch (const Error& error) {
+      fail("{}: layer {}: {}", model_.path(), layer, error.what());
+    }
+    walk_.pass_layer(layer, count());
+    ranks.stream_error = stream_error();
+    report_.parameters += parameters(weights);
+  }
+
+  CompressionReport report_;
+  std::vector<ShrunkLayer> layers_;
+  std::vector<CompressedLayer> ranks_;
+
+ private:
+  std::function<void()> count() {
+    return [this] {
+      if (options_.progress) options_.progress(++done_, total_);
+    };
+  }
+
+  double stream_error() const {
+    const std::int64_t d = model_.spec().d;
+    double sum = 0;
+    for (std::int64_t w = 0; w < walk_.windows(); ++w) {
+      const std::span<const float> found = walk_.stream(w), wanted = dense_walk_.stream(w);
+      const std::vector<float> scales = inverse_norms(wanted.data(), walk_.window_tokens(w), d);
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        const double e = (double{found[i]} - wanted[i]) * scales[i / static_cast<std::size_t>(d)];
+        sum += e * e;
+      }
+    }
+    return sum / static_cast<double>(walk_.tokens());
+  }
+
+  void shrink_attention(int layer, LayerWeights& w, CompressedLayer& ranks) {
+    AttentionMoments moments(model_.spec().layer[static_cast<std::size_t>(layer)]);
+    {
+      const Wrapping<ObservedOutputs> qkv(
+          w.qkv, [&](const float* y, std::int64_t rows) { moments.add_qkv(y, rows); });
+      const Wrapping<ObservedSite> o(
+          w.o,
+          [&](const float* x, std::int64_t rows) {
+            const std::span<const float> stream = dense_walk_.stream(walk_.current_window());
+            moments.add_mixed(
+                relative(x, rows, w.o->in(), inverse_norms(stream.data(), rows, model_.spec().d)).data(),
+                rows);
+          },
+          false);
+      const Wrapping<SilentSite> up(w.up), down(w.down);
+      walk_.show_layer(layer, count());
+    }
+    const AttentionMaps maps =
+        attention_maps(model_.spec(), model_.spec().layer[static_cast<std::size_t>(layer)], w);
+    const AttentionReduction reduction(maps, moments);
+    report_.raised += reduction.raised();
+    ranks.qk_loss = share(reduction.qk_loss(), ranks.d_qk);
+    ranks.ov_loss = share(reduction.ov_loss(), ranks.d_vo);
+    set_attention(model_, layer, reduction.shrink(ranks.d_qk, ranks.d_vo), options_.type,
+                  layers_[static_cast<std::size_t>(layer)]);
+    walk_.spec_changed();
+  }
+
+  // W_o + Δ with Δ = E c mᵀ (E m mᵀ + ρ I)⁻¹: m the heads' outputs, c what the stream lacks after the
+  // attention.
+  void refit_output(int layer, LayerWeights& w) {
+    const std::int64_t width = w.o->in(), d = w.o->out();
+    LayerWeights& dense = dense_.weights().layer[static_cast<std::size_t>(layer)];
+    std::vector<AlignedVector<float>> wanted;
+    {
+      const Wrapping<SilentSite> up(dense.up), down(dense.down);
+      dense_walk_.show_layer(layer, [&] {
+        const float* x = dense_walk_.current_stream();
+        wanted.emplace_back(x, x + dense_walk_.window_tokens(dense_walk_.current_window()) * d);
+      });
+    }
+    StreamMoment moment(d, width);
+    {
+      const Wrapping<ObservedSite> o(
+          w.o, [&](const float* x, std::int64_t rows) { moment.add_inputs(x, rows); }, true);
+      const Wrapping<SilentSite> up(w.up), down(w.down);
+      walk_.show_layer(layer, [&] {
+        const std::int64_t window = walk_.current_window();
+        moment.add_streams(wanted[static_cast<std::size_t>(window)].data(), walk_.current_stream(),
+                           walk_.window_tokens(window));
+        count()();
+      });
+    }
+    std::vector<double> change = moment.lack();
+    ridge_solve(moment.inputs(), width, options_.output_ridge, change.data(), d);
+    MapValues o = map_values(w.o->maps()[0]);
+    for (std::size_t i = 0; i < change.size(); ++i) o.w[i] += change[i];
+    set_output(model_, layer, o, options_.type, layers_[static_cast<std::size_t>(layer)]);
+  }
+
+  void shrink_feed_forward(int layer, LayerWeights& w, CompressedLayer& ranks) {
+    const bool correct = options_.correct && options_.refit && !w.ffn_post_norm.present;
+    const std::int64_t d_inter = w.down->in(), d = w.down->out();
+    StreamMoment moment(d, d_inter);
+    {
+      const Wrapping<ObservedSite> down(
+          w.down, [&](const float* x, std::int64_t rows) { moment.add_inputs(x, rows); }, correct);
+      walk_.show_layer(layer, [&] {
+        const std::int64_t window = walk_.current_window();
+        const float* wanted = dense_walk_.stream(window).data();
+        moment.add_streams(wanted, correct ? walk_.current_stream() : wanted, walk_.window_tokens(window));
+        count()();
+      });
+    }
+    const std::vector<double> r_hh = moment.inputs(),
+                              correction = correct ? moment.lack() : std::vector<double>();
+    const FeedForwardMaps maps = feed_forward_maps(w);
+    const MlpReduction reduction(maps.down.w, d, d_inter, r_hh, options_.neurons, maps.up.back().w);
+    MlpReduced reduced = reduction.shrink(ranks.d_inter, options_.refit, correction);
+    ranks.mlp_loss = share(reduction.loss_by_rank(), ranks.d_inter);
+    FeedForwardMaps shrunk;
+    for (const MapValues& map : maps.up)
+      shrunk.up.push_back({ranks.d_inter, map.columns, take_rows(map.w, map.columns, reduced.kept),
+                           map.bias.empty() ? std::vector<double>() : take_rows(map.bias, 1, reduced.kept)});
+    shrunk.down = {maps.down.rows, ranks.d_inter, std::move(reduced.down), maps.down.bias};
+    set_feed_forward(model_, layer, shrunk, options_.type, layers_[static_cast<std::size_t>(layer)]);
+  }
+
+  LoadedModel &model_, &dense_;
+  const CompressOptions& options_;
+  LayerWalk walk_, dense_walk_;
+  std::int64_t done_ = 0, total_ = 0;
+};
+
+}  // namespace
+
+// A block that would be a large part of the neurons is left to what stores rows that it does not fill.
+int neuron_step(int d_inter, DType type) {
+  const int block = dtype_info(type).block_size;
+  return block > 16 && block <= d_inter / 16 ? block : 16;
+}
+
+CompressedLayer uniform_ranks(int d_qk, int d_vo, int d_inter, const CompressOptions& o) {
+  const auto rank = [](int size, double share, int step) {
+    if (share == 0) return size;
+    const int most = static_cast<int>(std::floor(size * (1 - share) + 1e-9));
+    return std::max(most / step * step, std::min(step, size));
+  };
+  return {rank(d_qk, o.qk, 2),
+          rank(d_vo, o.ov, 2),
+          rank(d_inter, o.mlp, neuron_step(d_inter, o.type)),
+          0,
+          0,
+          0,
+          0};
+}
+
+CompressionReport compress(const std::string& in, std::string_view text, const CompressOptions& options,
+                           const std::string& out) {
+  const auto start = std::chrono::steady_clock::now();
+  check_options(options);
+  LoadedModel model(in, {.threads = std::max(options.threads, 0), .repack = true});
+  LoadedModel dense(in, {.threads = std::max(options.threads, 0), .repack = false});
+  const float score_scale = common_score_scale(model);
+  set_linear_algebra_threads(1);  // its last bits depend on the number
+  Compressor compressor(model, dense, text, options);
+  compressor.choose_ranks(text);
+  for (int layer = 0; layer < model.spec().layers; ++layer) compressor.shrink(layer);
+  write_shrunk_model(model.file(), compressor.layers_, score_scale, options.type, out);
+
+  CompressionReport& report = compressor.report_;
+  report.layers = compressor.ranks_;
+  finish(report, start, out);
+  return report;
+}
+
+}  // namespace narrows

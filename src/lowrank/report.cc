@@ -1,0 +1,40 @@
+#include "lowrank/report.h"
+
+#include <sys/resource.h>
+
+#include "base/error.h"
+#include "base/measure.h"
+
+namespace narrows {
+namespace {
+
+std::int64_t parameters_of(const LinearSite& site) {
+  std::int64_t count = 0;
+  for (const Linear& map : site.maps()) count += map.weight.rows * (map.weight.cols + (map.bias ? 1 : 0));
+  return count;
+}
+
+}  // namespace
+
+std::int64_t parameters(const LayerWeights& w) {
+  return parameters_of(*w.qkv) + parameters_of(*w.o) + parameters_of(*w.up) + parameters_of(*w.down);
+}
+
+float common_score_scale(const LoadedModel& model) {
+  const float scale = model.spec().layer[0].score_scale;
+  for (const LayerSpec& layer : model.spec().layer)
+    if (layer.score_scale != scale)
+      fail("{}: layers scale their scores by {} and {}: expected the same in all", model.path(), scale,
+           layer.score_scale);
+  return scale;
+}
+
+void finish(CompressionReport& report, std::chrono::steady_clock::time_point start, const std::string& out) {
+  report.seconds = seconds_since(start);
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  report.peak_bytes = static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+  report.file_bytes = GgufFile::open(out).file_bytes();
+}
+
+}  // namespace narrows

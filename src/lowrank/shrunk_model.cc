@@ -1,0 +1,182 @@
+#include "lowrank/shrunk_model.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "formats/gguf_format.h"
+#include "formats/requantize.h"
+#include "model/load.h"
+
+namespace narrows {
+namespace {
+
+std::unique_ptr<LinearSite> site(std::initializer_list<const StoredMap*> maps) {
+  std::vector<Linear> linear;
+  for (const StoredMap* map : maps) linear.push_back(map->linear());
+  return std::make_unique<DenseSite>(std::move(linear));
+}
+
+std::string block(int number) { return "blk." + std::to_string(number) + "."; }
+
+// Tensors that take the place of others.
+struct Replacement {
+  DType type;
+  std::vector<std::int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+class Replacements {
+ public:
+  void add(const std::string& name, const StoredMap& map) {
+    by_name_[name + ".weight"] = {map.type, {map.columns, map.rows}, std::span(map.w)};
+    if (!map.bias.empty()) add_floats(name + ".bias", map.bias, {map.rows});
+  }
+  void add_floats(const std::string& name, const AlignedVector<float>& values,
+                  std::vector<std::int64_t> shape) {
+    by_name_[name] = {DType::F32, std::move(shape), std::as_bytes(std::span(values))};
+  }
+  const Replacement* find(const std::string& name) const {
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : &found->second;
+  }
+
+ private:
+  std::map<std::string, Replacement> by_name_;
+};
+
+Replacements replacements(std::span<const ShrunkLayer> layers) {
+  Replacements all;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const ShrunkLayer& layer = layers[i];
+    const std::string prefix = block(static_cast<int>(i));
+    all.add(prefix + "attn_q", layer.q);
+    all.add(prefix + "attn_k", layer.k);
+    all.add(prefix + "attn_v", layer.v);
+    all.add(prefix + "attn_output", layer.o);
+    if (layer.up.size() > 1) all.add(prefix + "ffn_gate", layer.up.front());
+    all.add(prefix + "ffn_up", layer.up.back());
+    all.add(prefix + "ffn_down", layer.down);
+    const auto add_norm = [&](const char* name, const AlignedVector<float>& norm, int heads) {
+      if (!norm.empty()) all.add_floats(prefix + name, norm, {layer.sizes.d_qk, heads});
+    };
+    add_norm("attn_q_norm.weight", layer.q_norm, layer.sizes.heads);
+    add_norm("attn_k_norm.weight", layer.k_norm, layer.sizes.kv_heads);
+  }
+  return all;
+}
+
+GgufEntry integers(std::vector<std::int64_t> values) {
+  return {GgufType::Array,
+          GgufArray{.element = GgufType::U32, .strings = {}, .integers = std::move(values), .floats = {}}};
+}
+
+void set_sizes(GgufWriter& writer, const std::string& prefix, std::span<const ShrunkLayer> layers) {
+  const auto set = [&](const char* key, int LayerSpec::*size) {
+    std::vector<std::int64_t> values;
+    for (const ShrunkLayer& layer : layers) values.push_back(layer.sizes.*size);
+    if (std::count(values.begin(), values.end(), values[0]) == std::ssize(values))
+      writer.set_u32(prefix + key, static_cast<std::uint32_t>(values[0]));
+    else
+      writer.set(prefix + key, integers(std::move(values)));
+  };
+  set("attention.key_length", &LayerSpec::d_qk);
+  set("attention.value_length", &LayerSpec::d_vo);
+  set("feed_forward_length", &LayerSpec::d_inter);
+  std::vector<std::int64_t> counts, pairs;
+  for (const ShrunkLayer& layer : layers) {
+    counts.push_back(std::ssize(layer.pairs) / layer.sizes.kv_heads);
+    pairs.insert(pairs.end(), layer.pairs.begin(), layer.pairs.end());
+  }
+  if (pairs.empty()) return;
+  writer.set(std::string(kPairCountKey), integers(std::move(counts)));
+  writer.set(std::string(kPairsKey), integers(std::move(pairs)));
+}
+
+}  // namespace
+
+void set_attention(LoadedModel& model, int number, const AttentionMaps& maps, DType type,
+                   ShrunkLayer& layer) {
+  const std::string name = model.path() + ": " + block(number);
+  const LayerSpec before = model.spec().layer[static_cast<std::size_t>(number)];
+  layer.sizes = maps.sizes;
+  layer.pairs = maps.pairs;
+  layer.q = store(maps.q, type, name + "attn_q");
+  layer.k = store(maps.k, type, name + "attn_k");
+  layer.v = store(maps.v, type, name + "attn_v");
+  layer.q_norm.assign(maps.q_norm.begin(), maps.q_norm.end());
+  layer.k_norm.assign(maps.k_norm.begin(), maps.k_norm.end());
+
+  ModelSpec& spec = model.changing_spec();
+  if (before.rotary >= 0) {
+    const Rotary& old = spec.rotaries[static_cast<std::size_t>(before.rotary)];
+    const int base = old.base < 0 ? before.rotary : old.base;
+    Rotary rotary{old.layout, {}, maps.pairs_each(), old.magnitude, base, maps.pairs};
+    for (const int pair : maps.pairs)
+      rotary.frequencies.push_back(
+          spec.rotaries[static_cast<std::size_t>(base)].frequencies[static_cast<std::size_t>(pair)]);
+    layer.sizes.rotary = rotary.pairs > 0 ? static_cast<int>(spec.rotaries.size()) : -1;
+    if (rotary.pairs > 0) spec.rotaries.push_back(std::move(rotary));
+  }
+  spec.layer[static_cast<std::size_t>(number)] = layer.sizes;
+  LayerWeights& weights = model.weights().layer[static_cast<std::size_t>(number)];
+  weights.qkv = site({&layer.q, &layer.k, &layer.v});
+  set_output(model, number, maps.o, type, layer);
+  if (layer.q_norm.empty()) return;
+  weights.q_norm.weight = layer.q_norm.data();
+  weights.k_norm.weight = layer.k_norm.data();
+  weights.q_norm_by_head = weights.k_norm_by_head = true;
+}
+
+void set_output(LoadedModel& model, int number, const MapValues& o, DType type, ShrunkLayer& layer) {
+  layer.o = store(o, type, model.path() + ": " + block(number) + "attn_output");
+  model.weights().layer[static_cast<std::size_t>(number)].o = site({&layer.o});
+}
+
+void set_feed_forward(LoadedModel& model, int number, const FeedForwardMaps& maps, DType type,
+                      ShrunkLayer& layer) {
+  const std::string name = model.path() + ": " + block(number);
+  layer.up.clear();
+  std::vector<Linear> up;
+  for (const MapValues& map : maps.up)
+    layer.up.push_back(
+        store(map, type, name + (maps.up.size() > 1 && layer.up.empty() ? "ffn_gate" : "ffn_up")));
+  for (const StoredMap& map : layer.up) up.push_back(map.linear());
+  layer.down = store(maps.down, type, name + "ffn_down");
+  layer.sizes.d_inter = static_cast<int>(maps.down.columns);
+  model.changing_spec().layer[static_cast<std::size_t>(number)].d_inter = layer.sizes.d_inter;
+  LayerWeights& weights = model.weights().layer[static_cast<std::size_t>(number)];
+  weights.up = std::make_unique<DenseSite>(std::move(up));
+  weights.down = site({&layer.down});
+}
+
+void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, float score_scale,
+                        DType type, const std::string& path) {
+  GgufWriter writer(
+      static_cast<std::uint32_t>(in.find_int("general.alignment").value_or(gguf::kDefaultAlignment)));
+  const std::string prefix = in.get_string("general.architecture") + ".";
+  for (const auto& [key, entry] : in.metadata())
+    if (!key.starts_with("split.")) writer.set(key, entry);
+  writer.set_u32("general.file_type", gguf_file_type(type));
+  writer.set_u32("general.quantization_version", kGgufQuantizationVersion);
+  writer.set_f32(prefix + "attention.scale", score_scale);
+  // What the pairs are counted in: without this key it would be a head's new size.
+  if (const std::string key = prefix + "rope.dimension_count"; !in.has(key))
+    writer.set_u32(key, static_cast<std::uint32_t>(2 * load_spec(in).rotaries[0].pairs));
+  set_sizes(writer, prefix, layers);
+
+  const Replacements new_tensors = replacements(layers);
+  for (const GgufTensor& t : in.tensors()) {
+    if (const Replacement* r = new_tensors.find(t.name))
+      writer.add_tensor(t.name, r->type, r->shape);
+    else
+      writer.add_tensor(t.name, t.dtype, std::span(t.shape).first(static_cast<std::size_t>(t.dims)));
+  }
+  writer.write(path, [&](std::size_t i, auto&& sink) {
+    const GgufTensor& t = in.tensors()[i];
+    const Replacement* r = new_tensors.find(t.name);
+    sink(r ? r->bytes : std::span(t.data, t.bytes));
+  });
+}
+
+}  // namespace narrows

@@ -1,0 +1,33 @@
+// A model some of whose layers have been shrunk: running it, and its file.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lowrank/layer_maps.h"
+#include "model/loaded_model.h"
+
+namespace narrows {
+
+// A layer's maps as they are stored. Addresses inside must not change while a model runs with them.
+struct ShrunkLayer {
+  LayerSpec sizes;
+  std::vector<int> pairs;  // as in AttentionMaps
+  StoredMap q, k, v, o, down;
+  std::vector<StoredMap> up;            // gate and up
+  AlignedVector<float> q_norm, k_norm;  // [heads][d_qk], [kv_heads][d_qk]; empty: none
+};
+
+// Fill a part of `layer` and let the model run with it from now on. `number` is the layer's. Throw Error if a
+// weight is not finite or too large for the type.
+void set_attention(LoadedModel& model, int number, const AttentionMaps& maps, DType type, ShrunkLayer& layer);
+void set_output(LoadedModel& model, int number, const MapValues& o, DType type, ShrunkLayer& layer);
+void set_feed_forward(LoadedModel& model, int number, const FeedForwardMaps& maps, DType type,
+                      ShrunkLayer& layer);
+
+// Writes a model file of these layers, one for each of `in`: everything else is copied, tensors as they are
+// stored and metadata with the new sizes. score_scale: of all layers. The file appears whole or not at all.
+void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, float score_scale,
+                        DType type, const std::string& path);
+
+}  // namespace narrows

@@ -11,13 +11,13 @@
 namespace narrows {
 namespace {
 
-constexpr ProbeRule kProbes{128};       // that stay with the cache
-constexpr ProbeRule kProbesOnce{1024};  // that go when it has been compressed
+constexpr ProbeRule kProbes{128}, kFewProbes{64};  // that stay with the cache; with a small one
+constexpr ProbeRule kProbesOnce{1024};             // that go when it has been compressed
 constexpr float kNewest = 0.5f;         // part of an entry's importance that the latest probes have
-// Entries by whose largest importance one counts, and the budget below which it stands for itself alone: there is no room
-// for neighbours then.
+// Entries by whose largest importance one counts.
 constexpr std::int64_t kNeighbours = 7;
-constexpr double kRoomForNeighbours = 0.2;
+// Below this budget there is no room for neighbours, and 128 probes would be an eighth of the bytes.
+constexpr double kSmallBudget = 0.2;
 constexpr std::int64_t kSinks = 4;              // StreamingLLM
 constexpr std::int64_t kObserved = 64;          // SnapKV: the latest queries
 constexpr std::int64_t kPooled = 7;             // SnapKV: neighbours
@@ -124,7 +124,7 @@ CompressedAttention::CompressedAttention(const ModelSpec& spec, const Weights& w
     }
   }
   if (heads_.empty()) fail("compressed cache: expected a layer without a sliding window");
-  if (probes_) schedule_.probes = o_.compress_at > 0 ? kProbesOnce : kProbes;
+  if (probes_) schedule_.probes = o_.compress_at > 0 ? kProbesOnce : schedule_.budget < kSmallBudget ? kFewProbes : kProbes;
   schedule_.least_entries = o_.window + kKeyGroup;
   first_ = o_.compress_at > 0 ? o_.compress_at : next(0, 0);
   const double least = static_cast<double>(schedule_.least_entries * schedule_.entry_bytes) /
@@ -329,7 +329,7 @@ std::vector<std::vector<Entry>> CompressedAttention::choose_by_probes(Compressed
         if (worth > 0) value = (1 - kNewest) * worth + kNewest * value;
         worth = value;
       }
-      claim.score = pool_max(importance.of_entry, schedule_.budget >= kRoomForNeighbours ? kNeighbours : 1);
+      claim.score = pool_max(importance.of_entry, schedule_.budget >= kSmallBudget ? kNeighbours : 1);
       outputs[static_cast<std::size_t>(i)] = importance.output * static_cast<double>(share);
       claim.entry_bytes = entry_bytes(shape);
     }

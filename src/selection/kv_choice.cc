@@ -172,11 +172,11 @@ std::int64_t ProbeRule::most(std::int64_t next) const {
   return std::min(next, dense + (dense / 2 + 1) * doublings);
 }
 
-// A block takes at most an eighth of the budget, and grows with the text, so that compressions stay a small part of the
+// A block takes about an eighth of the budget at most, and grows with the text, so that compressions stay a small part of the
 // work.
 std::int64_t KvSchedule::block(std::int64_t position) const {
   const double share = std::min(1.0 / 32, budget / 8);
-  return std::max(kBoundary, static_cast<std::int64_t>(static_cast<double>(position) * share) / kBoundary * kBoundary);
+  return std::max<std::int64_t>(1, std::llround(static_cast<double>(position) * share / kBoundary)) * kBoundary;
 }
 
 std::int64_t KvSchedule::room(std::int64_t position) const {

@@ -13,7 +13,6 @@ For each policy: how many answers greedy decoding would have given to the letter
 is the dense cache on the same texts without the facts: what can be guessed. Needs Python's standard library only.
 """
 import argparse
-import collections
 import json
 import os
 import subprocess
@@ -165,7 +164,7 @@ def main():
         begin += size
 
     print(f"{'policy':<18} {'answers':>10} {'log-likelihood':>15}   by depth, of {PARTS}")
-    report = collections.OrderedDict()
+    report = {}
     for policy in a.policies.split(","):
         flags = [] if policy in ("dense", "absent") else ["--kv-policy", policy, "--kv-budget", str(a.budget)]
         results = []

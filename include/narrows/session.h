@@ -34,6 +34,7 @@ struct KvCompression {
   double tau = 0;
   std::int64_t window = 64;     // latest tokens kept exactly; a multiple of 16
   std::int64_t compress_at = 0; // > 0: compress once, when the sequence has this many tokens, to the budget of those
+  bool keeps_everything() const { return budget == 1 && tau == 0; }
   bool operator==(const KvCompression&) const = default;
 };
 

@@ -1,5 +1,7 @@
-// Times, and what repeated ones come to.
+// Times, what repeated ones come to, and memory.
 #pragma once
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <vector>
@@ -8,6 +10,13 @@ namespace narrows {
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Bytes that this process has held at most.
+inline std::size_t peak_memory() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
 }
 
 // Of an even number, the mean of the middle two. There must be some.

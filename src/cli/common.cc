@@ -225,7 +225,7 @@ void add_compression_options(CLI::App& command, CompressionOptions& options, boo
 
 void warn_uncompressed(const std::shared_ptr<Model>& model, KvType kv_type, const std::optional<KvCompression>& compression,
                        std::int64_t length) {
-  if (!compression || (compression->budget == 1 && compression->tau == 0)) return;
+  if (!compression || compression->keeps_everything()) return;
   const std::int64_t first = Session(model, {.context = length, .kv_type = kv_type, .compression = compression}).next_compression();
   if (first <= length) return;
   note(fmt::format("the cache stays dense: {} tokens are too few for the latest {} and the budget, which takes {}", length,

@@ -151,9 +151,10 @@ void report(GsiReportCommand& o) {
   if (!o.calibration.empty() && calibration.empty())
     fail("{}: expected a text, found nothing", o.calibration);
   std::optional<OutputFile> page;
-  if (!o.html.empty()) check_output(o.html, {o.model.path, o.file, o.gsi, o.calibration});
-  if (!o.html.empty())
-    page.emplace(o.html);  // before the work, which a path that cannot be written would waste
+  if (!o.html.empty()) {  // before the work, which a path that cannot be written would waste
+    check_output(o.html, {o.model.path, o.file, o.gsi, o.calibration});
+    page.emplace(o.html);
+  }
   const auto model = o.model.load();
   o.options.calibration = calibration;
   o.options.gsi_path = o.gsi;

@@ -29,12 +29,13 @@ Score score_row(std::span<const float> logits, std::span<const float> reference_
   const LogSoftmax model(logits);
   Score score;
   score.log_likelihood = model[target];
-  score.likeliest = top1(logits) == target;
+  const std::size_t likeliest = top1(logits);
+  score.likeliest = likeliest == target;
   if (!reference_logits.empty()) {
     const LogSoftmax reference(reference_logits);
     score.reference_log_likelihood = reference[target];
     score.kl = kl_divergence(reference, model);
-    score.agreed = top1(logits) == top1(reference_logits);
+    score.agreed = likeliest == top1(reference_logits);
   }
   return score;
 }

@@ -143,18 +143,24 @@ class Converter {
 
 }  // namespace
 
+GgufWriter rewriter(const GgufFile& in, DType type) {
+  constexpr std::uint32_t kQuantizationVersion = 2;  // ggml's, of the block layouts
+  GgufWriter writer(
+      static_cast<std::uint32_t>(in.find_int("general.alignment").value_or(gguf::kDefaultAlignment)));
+  for (const auto& [key, entry] : in.metadata())
+    if (!key.starts_with("split.")) writer.set(key, entry);
+  writer.set_u32("general.file_type", gguf_file_type(type));
+  writer.set_u32("general.quantization_version", kQuantizationVersion);
+  return writer;
+}
+
 void requantize(const GgufFile& in, DType type, const std::string& out, const RequantizeOptions& options) {
   check_encodable(type);
   if (options.output_type) check_encodable(*options.output_type);
   if (options.token_embedding_type) check_encodable(*options.token_embedding_type);
   check_not_same_file(in, out);
 
-  GgufWriter writer(
-      static_cast<std::uint32_t>(in.find_int("general.alignment").value_or(gguf::kDefaultAlignment)));
-  for (const auto& [key, entry] : in.metadata())
-    if (!key.starts_with("split.")) writer.set(key, entry);
-  writer.set_u32("general.file_type", gguf_file_type(type));
-  writer.set_u32("general.quantization_version", kGgufQuantizationVersion);
+  GgufWriter writer = rewriter(in, type);
 
   std::vector<DType> types;
   for (const GgufTensor& t : in.tensors()) {

@@ -9,7 +9,9 @@ namespace narrows {
 
 // llama.cpp's number of a file that is mostly of this type (general.file_type). Throws Error if it cannot be encoded.
 std::uint32_t gguf_file_type(DType type);
-inline constexpr std::uint32_t kGgufQuantizationVersion = 2;  // ggml's, of the block layouts
+
+// A writer with the file's alignment and metadata, as one file of mostly this type. Throws Error if it cannot be encoded.
+GgufWriter rewriter(const GgufFile& in, DType type);
 
 struct RequantizeOptions {
   int threads = 0;                   // below 1: all cores

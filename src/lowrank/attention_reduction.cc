@@ -9,13 +9,6 @@
 namespace narrows {
 namespace {
 
-std::vector<double> mean(const SecondMoment& moment) {
-  const std::int64_t d = moment.width();
-  std::vector<double> r(moment.matrix(), moment.matrix() + d * d);
-  for (double& v : r) v /= static_cast<double>(std::max<std::int64_t>(moment.tokens(), 1));
-  return r;
-}
-
 std::vector<double> rows_of(const std::vector<double>& a, std::int64_t columns, std::int64_t first,
                             std::int64_t count) {
   if (a.empty()) return {};
@@ -86,8 +79,8 @@ QkCovariances AttentionMoments::qk(int kv_head) const {
   const int group = layer_.heads / layer_.kv_heads;
   QkCovariances c;
   for (int h = kv_head * group; h < (kv_head + 1) * group; ++h)
-    c.q.push_back(mean(q_[static_cast<std::size_t>(h)]));
-  c.k = mean(k_[static_cast<std::size_t>(kv_head)]);
+    c.q.push_back(q_[static_cast<std::size_t>(h)].mean());
+  c.k = k_[static_cast<std::size_t>(kv_head)].mean();
   return c;
 }
 
@@ -95,19 +88,18 @@ std::vector<std::vector<double>> AttentionMoments::ov(int kv_head) const {
   const int group = layer_.heads / layer_.kv_heads;
   std::vector<std::vector<double>> covariances;
   for (int h = kv_head * group; h < (kv_head + 1) * group; ++h)
-    covariances.push_back(mean(mixed_[static_cast<std::size_t>(h)]));
+    covariances.push_back(mixed_[static_cast<std::size_t>(h)].mean());
   return covariances;
 }
 
-AttentionReduction::AttentionReduction(const AttentionMaps& maps, const AttentionMoments& moments,
-                                       QkImportance importance)
+AttentionReduction::AttentionReduction(const AttentionMaps& maps, const AttentionMoments& moments)
     : maps_(maps) {
   const LayerSpec& sizes = maps.sizes;
   const int rotated = maps.pairs_each();
   qk_.reserve(static_cast<std::size_t>(sizes.kv_heads));
   ov_.reserve(static_cast<std::size_t>(sizes.kv_heads));
   for (int g = 0; g < sizes.kv_heads; ++g) {
-    qk_.emplace_back(qk_maps(maps, g), QkRotary{maps.layout, 2 * rotated}, moments.qk(g), importance);
+    qk_.emplace_back(qk_maps(maps, g), QkRotary{maps.layout, 2 * rotated}, moments.qk(g));
     ov_.emplace_back(ov_maps(maps, g), moments.ov(g));
   }
   qk_loss_.assign(static_cast<std::size_t>(sizes.d_qk) + 1, std::numeric_limits<double>::infinity());

@@ -30,8 +30,7 @@ class AttentionMoments {
 class AttentionReduction {
  public:
   // Throws Error if a weight is not finite. `maps` must outlive this.
-  AttentionReduction(const AttentionMaps& maps, const AttentionMoments& moments,
-                     QkImportance importance = QkImportance::Energy);
+  AttentionReduction(const AttentionMaps& maps, const AttentionMoments& moments);
 
   // Summed over the KV heads; by dimensions of a head, from 0 on. Infinite where a number is not possible for
   // all heads.

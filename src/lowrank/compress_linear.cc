@@ -28,16 +28,14 @@ class InputStatistics {
     for (std::int64_t i = 0; i < rows * moment_.width(); ++i)
       sums_[static_cast<std::size_t>(i % moment_.width())] += std::abs(double{x[i]});
   }
-  std::vector<double> autocorrelation() const {
-    return scaled({moment_.matrix(), moment_.matrix() + moment_.width() * moment_.width()});
+  std::vector<double> autocorrelation() const { return moment_.mean(); }
+  std::vector<double> mean_magnitudes() const {
+    std::vector<double> means = sums_;
+    for (double& v : means) v /= static_cast<double>(moment_.tokens());
+    return means;
   }
-  std::vector<double> mean_magnitudes() const { return scaled(sums_); }
 
  private:
-  std::vector<double> scaled(std::vector<double> v) const {
-    for (double& x : v) x /= static_cast<double>(moment_.tokens());
-    return v;
-  }
   SecondMoment moment_;
   std::vector<double> sums_;
 };

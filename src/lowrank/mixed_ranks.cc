@@ -78,8 +78,7 @@ class Measurement {
     multiply(curves.qk, loss > 0 ? noise / loss : 0);
 
     const FeedForwardMaps block = feed_forward_maps(w);
-    std::vector<double> r(neurons.matrix(), neurons.matrix() + neurons.width() * neurons.width());
-    for (double& v : r) v /= static_cast<double>(neurons.tokens());
+    const std::vector<double> r = neurons.mean();
     const MlpReduction mlp(block.down.w, d, sizes.d_inter, r, options_.neurons, block.up.back().w);
     curves.mlp = mlp.loss_by_rank();
     if (const double plain = curves.mlp[static_cast<std::size_t>(uniform.d_inter)];

@@ -1,7 +1,5 @@
 #include "lowrank/report.h"
 
-#include <sys/resource.h>
-
 #include "base/error.h"
 #include "base/measure.h"
 
@@ -31,9 +29,7 @@ float common_score_scale(const LoadedModel& model) {
 
 void finish(CompressionReport& report, std::chrono::steady_clock::time_point start, const std::string& out) {
   report.seconds = seconds_since(start);
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  report.peak_bytes = static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+  report.peak_bytes = peak_memory();
   report.file_bytes = GgufFile::open(out).file_bytes();
 }
 

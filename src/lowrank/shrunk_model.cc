@@ -4,7 +4,6 @@
 #include <map>
 
 #include "base/error.h"
-#include "formats/gguf_format.h"
 #include "formats/requantize.h"
 #include "model/load.h"
 
@@ -152,13 +151,8 @@ void set_feed_forward(LoadedModel& model, int number, const FeedForwardMaps& map
 
 void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, float score_scale,
                         DType type, const std::string& path) {
-  GgufWriter writer(
-      static_cast<std::uint32_t>(in.find_int("general.alignment").value_or(gguf::kDefaultAlignment)));
+  GgufWriter writer = rewriter(in, type);
   const std::string prefix = in.get_string("general.architecture") + ".";
-  for (const auto& [key, entry] : in.metadata())
-    if (!key.starts_with("split.")) writer.set(key, entry);
-  writer.set_u32("general.file_type", gguf_file_type(type));
-  writer.set_u32("general.quantization_version", kGgufQuantizationVersion);
   writer.set_f32(prefix + "attention.scale", score_scale);
   // What the pairs are counted in: without this key it would be a head's new size.
   if (const std::string key = prefix + "rope.dimension_count"; !in.has(key))

@@ -34,12 +34,6 @@ void StreamMoment::add_streams(const float* wanted, const float* found, std::int
   inputs_.clear();
 }
 
-std::vector<double> StreamMoment::inputs() const {
-  std::vector<double> r(moment_.matrix(), moment_.matrix() + width_ * width_);
-  for (double& v : r) v /= static_cast<double>(moment_.tokens());
-  return r;
-}
-
 std::vector<double> StreamMoment::lack() const {
   std::vector<double> c = sum_;
   for (double& v : c) v /= static_cast<double>(moment_.tokens());

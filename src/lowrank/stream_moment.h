@@ -21,7 +21,7 @@ class StreamMoment {
   void add_inputs(const float* x, std::int64_t rows);
   void add_streams(const float* wanted, const float* found, std::int64_t rows);
 
-  std::vector<double> inputs() const;  // R [width][width]
+  std::vector<double> inputs() const { return moment_.mean(); }  // R [width][width]
   std::vector<double> lack() const;    // C [d][width]
 
  private:

@@ -245,9 +245,7 @@ void apply_sites(LoadedModel& model, const Plan& plan, bool give_back) {
 }
 
 std::optional<KvCompression> plan_compression(const std::string& path) {
-  const Plan plan = read_plan(path);
-  if (plan.cache.tau == 0) return std::nullopt;
-  return KvCompression{.tau = plan.cache.tau};
+  return read_plan(path).cache.compression();
 }
 
 void apply_plan(Model& model, const std::string& path) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/loaded_model.h"
+#include "narrows/session.h"
 
 namespace narrows {
 
@@ -37,6 +38,10 @@ struct CachePlan {
   double tau = 0;  // 0: the dense cache
   std::int64_t tokens = 0;
   double perplexity_ratio = 1, kl_mean = 0, bytes_fraction = 1;
+
+  std::optional<KvCompression> compression() const {
+    return tau > 0 ? std::optional(KvCompression{.tau = tau}) : std::nullopt;
+  }
 };
 
 struct Plan {

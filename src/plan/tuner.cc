@@ -320,7 +320,7 @@ class Tuner {
       return;
     }
     const WorkTimes times = time_work(model_, model_, speed_tokens_, o_.prompt, o_.generate, o_.rounds, stage("timing the cache"),
-                                      KvCompression{.tau = result_.plan.cache.tau});
+                                      result_.plan.cache.compression());
     const double dense = times.dense_prefill + times.dense_decode, with = times.plan_prefill + times.plan_decode;
     if (with < (1 - kMinGain) * dense || o_.force) return;
     result_.notes.push_back(fmt::format("cache: with tau {} the work takes {:.0f} % of the time: it stays dense",
@@ -350,7 +350,6 @@ class Tuner {
           "--validation-tokens",
           quality.tokens, 100 * limit, 100 * a.perplexity_ratio * a.log_ratio_error));
     }
-    std::optional<KvCompression> cache;
     if (CachePlan& c = result_.plan.cache; c.tau > 0) {
       const EvalResult with = judge_cache(validation_text_, c.tau, stage("validation of the cache"));
       c.tokens = o_.prompt + o_.generate;
@@ -358,9 +357,9 @@ class Tuner {
       c.kl_mean = with.agreement->kl_mean;
       c.bytes_fraction = with.agreement->kv_bytes_fraction;
       result_.within_budget &= meets(c.perplexity_ratio, c.kl_mean, 1, 1);
-      cache = KvCompression{.tau = c.tau};
     }
-    const WorkTimes times = time_work(reference_, model_, speed_tokens_, o_.prompt, o_.generate, o_.rounds, stage("speed"), cache);
+    const WorkTimes times = time_work(reference_, model_, speed_tokens_, o_.prompt, o_.generate, o_.rounds, stage("speed"),
+                                      result_.plan.cache.compression());
     m.dense_decode = static_cast<double>(o_.generate) / times.dense_decode;
     m.plan_decode = static_cast<double>(o_.generate) / times.plan_decode;
     m.dense_prefill = static_cast<double>(o_.prompt) / times.dense_prefill;

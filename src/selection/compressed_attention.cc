@@ -57,8 +57,7 @@ class CompressedAttention final : public AttentionPolicy {
   ScoreRule rule(const LayerSpec& layer) const { return {layer.score_scale, spec_.score_cap}; }
   // Where to compress next: when the budget asks for it, or, within a tolerance, when a block has come.
   std::int64_t next(std::int64_t position, std::int64_t held) const {
-    if (o_.tau == 0) return schedule_.next(position, held);
-    return std::max(position + schedule_.block(position), (schedule_.least_entries + 127) / 64 * 64);
+    return o_.tau == 0 ? schedule_.next(position, held) : schedule_.next_block(position);
   }
   void receive(int index, CompressedCache& cache, ThreadPool& pool, const Run& run, const float* qkv);
   void compress(CompressedCache& cache, ThreadPool& pool);
@@ -421,7 +420,7 @@ std::vector<float> CompressedAttention::merge(CompressedCache& cache, HeadAt at,
 std::unique_ptr<AttentionPolicy> compressed_attention(const ModelSpec& spec, const Weights& weights, KvFormat format,
                                                       const KvCompression& options) {
   auto policy = std::make_unique<CompressedAttention>(spec, weights, format, options);
-  if (options.budget == 1 && options.tau == 0) return std::make_unique<DenseAttention>(spec, format);
+  if (options.keeps_everything()) return std::make_unique<DenseAttention>(spec, format);
   return policy;
 }
 

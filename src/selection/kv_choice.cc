@@ -179,6 +179,11 @@ std::int64_t KvSchedule::block(std::int64_t position) const {
   return std::max<std::int64_t>(1, std::llround(static_cast<double>(position) * share / kBoundary)) * kBoundary;
 }
 
+std::int64_t KvSchedule::next_block(std::int64_t position) const {
+  const std::int64_t least = ((least_entries + kBoundary - 1) / kBoundary + 1) * kBoundary;
+  return std::max(position + block(position), least);
+}
+
 std::int64_t KvSchedule::room(std::int64_t position) const {
   const std::int64_t b = block(position), all_probes = probes.most(position + b) * probe_bytes;
   const auto at = [&](std::int64_t length, std::int64_t new_entries) {

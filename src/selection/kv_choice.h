@@ -60,6 +60,8 @@ struct KvSchedule {
 
   // Positions until the compression that follows one at `position`: all of them lie at multiples of 64.
   std::int64_t block(std::int64_t position) const;
+  // Where the block after `position` ends: the first one is long enough to hold more than the least entries.
+  std::int64_t next_block(std::int64_t position) const;
   // Bytes of entries that may stay at `position`, such that at no length until the next compression the cache holds more
   // than the budget; negative if that cannot be.
   std::int64_t room(std::int64_t position) const;

@@ -1,7 +1,5 @@
 #include "subspace/calibrate.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -246,9 +244,7 @@ CalibrationReport calibrate(Model& model, std::string_view text, const Calibrate
   settings.epsilon = options.epsilon;
   write_gsi(path, settings, made);
   report.seconds = seconds_since(start);
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  report.peak_bytes = static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+  report.peak_bytes = peak_memory();
   return report;
 }
 

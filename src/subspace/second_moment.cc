@@ -70,6 +70,12 @@ double SecondMoment::trace() const {
   return sum;
 }
 
+std::vector<double> SecondMoment::mean() const {
+  std::vector<double> r(matrix(), matrix() + d_ * d_);
+  for (double& v : r) v /= static_cast<double>(std::max<std::int64_t>(tokens_, 1));
+  return r;
+}
+
 const double* SecondMoment::matrix() const {
   flush();
   if (!mirrored_) mirror_upper(sum_.data(), d_);

@@ -26,6 +26,8 @@ class SecondMoment {
   double trace() const;
   // [d][d], both triangles. Valid until the next add. Tokens added later start a new sum of 256.
   const double* matrix() const;
+  // The same divided by the tokens: R. Zeros without any.
+  std::vector<double> mean() const;
 
  private:
   void flush() const;

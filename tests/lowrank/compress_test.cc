@@ -13,6 +13,7 @@
 #include "formats/temp_dir.h"
 #include "lowrank/compress_linear.h"
 #include "model/load.h"
+#include "model/logits.h"
 #include "model/model_file.h"
 #include "model/tiny_models.h"
 #include "narrows/narrows.h"
@@ -29,22 +30,7 @@ std::vector<float> logits(const std::string& path, std::size_t piece, KvType kv 
   const auto model = Model::load(path, {.threads = 1});
   const std::vector<TokenId> ids = model->tokenize(some_text(60));
   Session session(model, {.context = 1024, .kv_type = kv});
-  const auto vocab = static_cast<std::size_t>(model->vocab_size());
-  std::vector<float> all(ids.size() * vocab);
-  for (std::size_t at = 0; at < ids.size(); at += piece) {
-    const auto part = std::span(ids).subspan(at, std::min(piece, ids.size() - at));
-    session.step_all(part, std::span(all).subspan(at * vocab, part.size() * vocab));
-  }
-  return all;
-}
-
-double relative_difference(std::span<const float> a, std::span<const float> b) {
-  double difference = 0, size = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
-    size += double{b[i]} * b[i];
-  }
-  return std::sqrt(difference / size);
+  return logits_in_pieces(session, ids, piece);
 }
 
 std::string bytes(const std::string& path) {

@@ -8,6 +8,7 @@
 #include "eval/perplexity.h"
 #include "formats/requantize.h"
 #include "formats/temp_dir.h"
+#include "model/logits.h"
 #include "model/model_file.h"
 #include "model/tiny_models.h"
 #include "narrows/narrows.h"
@@ -76,14 +77,8 @@ TEST_F(Tune, PlanIsFoundWrittenAndApplied) {
     const auto model = Model::load(model_);
     apply_plan(*model, path);
     const auto ids = model->tokenize(some_text(12));
-    const auto vocab = static_cast<std::size_t>(model->vocab_size());
     Session session(model, {.context = 256});
-    std::vector<float> all(ids.size() * vocab);
-    for (std::size_t at = 0; at < ids.size(); at += piece) {
-      const auto part = std::span(ids).subspan(at, std::min(piece, ids.size() - at));
-      session.step_all(part, std::span(all).subspan(at * vocab, part.size() * vocab));
-    }
-    return all;
+    return logits_in_pieces(session, ids, piece);
   };
   const auto whole = logits(1000);
   EXPECT_EQ(logits(1), whole);

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "kernels/on_targets.h"
 #include "model/loaded_model.h"
+#include "model/logits.h"
 #include "model/tiny_models.h"
 #include "narrows/narrows.h"
 
@@ -42,11 +43,7 @@ Session compressed(const std::shared_ptr<Model>& model, const KvCompression& how
 // Logits after every token from `from` on, stepped `piece` at a time.
 std::vector<float> logits_of(Session& session, std::span<const TokenId> ids, std::size_t piece, std::size_t from) {
   const std::size_t vocab = static_cast<std::size_t>(session.model()->vocab_size());
-  std::vector<float> all(ids.size() * vocab);
-  for (std::size_t at = 0; at < ids.size(); at += piece) {
-    const auto part = ids.subspan(at, std::min(piece, ids.size() - at));
-    session.step_all(part, std::span(all).subspan(at * vocab, part.size() * vocab));
-  }
+  const std::vector<float> all = logits_in_pieces(session, ids, piece);
   return {all.begin() + static_cast<std::ptrdiff_t>(from * vocab), all.end()};
 }
 

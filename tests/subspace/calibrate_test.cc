@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "formats/temp_dir.h"
+#include "model/logits.h"
 #include "model/model_file.h"
 #include "model/tiny_models.h"
 #include "narrows/narrows.h"
@@ -30,22 +31,7 @@ CalibrateOptions windows(std::int64_t window, std::int64_t max_tokens) {
 
 std::vector<float> logits(const std::shared_ptr<Model>& model, std::span<const TokenId> ids, std::size_t piece) {
   Session session(model, {.context = 256});
-  const auto vocab = static_cast<std::size_t>(model->vocab_size());
-  std::vector<float> all(ids.size() * vocab);
-  for (std::size_t at = 0; at < ids.size(); at += piece) {
-    const auto part = ids.subspan(at, std::min(piece, ids.size() - at));
-    session.step_all(part, std::span(all).subspan(at * vocab, part.size() * vocab));
-  }
-  return all;
-}
-
-double relative_difference(std::span<const float> a, std::span<const float> b) {
-  double difference = 0, size = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
-    size += double{b[i]} * b[i];
-  }
-  return std::sqrt(difference / size);
+  return logits_in_pieces(session, ids, piece);
 }
 
 class Calibrate : public testing::Test {

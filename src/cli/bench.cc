@@ -25,8 +25,8 @@ struct BenchOptions {
   ModelOptions model;
   CacheOptions cache;
   CompressionOptions compression;
-  std::int64_t prompt = 512, generate = 128;
-  std::vector<std::int64_t> depths{0}, parallel{1};
+  std::vector<std::int64_t> prompts{512}, depths{0}, parallel{1};
+  std::int64_t generate = 128;
   int repetitions = 5;
   bool profile = false;
   std::string file, output = "md";
@@ -74,8 +74,7 @@ class Bench {
         kv_type_(o_.cache.kv_type()),
         compression_(o_.compression.compression(o_.model)),
         model_(o_.model.load()) {
-    const std::int64_t deepest = *std::max_element(o_.depths.begin(), o_.depths.end());
-    needed_ = std::max(o_.prompt, deepest + o_.generate + 1);
+    needed_ = std::max(*std::ranges::max_element(o_.prompts), *std::ranges::max_element(o_.depths) + o_.generate + 1);
     warn_uncompressed(model_, kv_type_, compression_, needed_);
     if (o_.file.empty()) {
       // Any ids will do where the time does not depend on them; these are the same on every machine.
@@ -91,7 +90,8 @@ class Bench {
 
   std::vector<Test> run() {
     const std::int64_t tests =
-        (o_.prompt > 0) + (o_.generate > 0 ? std::ssize(o_.depths) * std::ssize(o_.parallel) : 0);
+        std::ranges::count_if(o_.prompts, [](std::int64_t n) { return n > 0; }) +
+        (o_.generate > 0 ? std::ssize(o_.depths) * std::ssize(o_.parallel) : 0);
     Progress progress("bench", tests * o_.repetitions);
     add_sessions(1);
     sessions_[0].step(part(0, std::min<std::int64_t>(std::ssize(text_), 16)));  // pages in, threads up
@@ -119,11 +119,12 @@ class Bench {
           }
       }
     };
-    if (o_.prompt > 0) {
+    for (const std::int64_t prompt : o_.prompts) {
+      if (prompt == 0) continue;
       Test& test = results.emplace_back();
-      test.prompt = o_.prompt;
+      test.prompt = prompt;
       repeat(
-          test, [&] { sessions_[0].truncate(0); }, [&] { sessions_[0].step(part(0, o_.prompt)); });
+          test, [&] { sessions_[0].truncate(0); }, [&] { sessions_[0].step(part(0, prompt)); });
     }
     for (const std::int64_t depth : o_.depths) {
       if (o_.generate == 0) break;
@@ -351,8 +352,8 @@ void add_bench(CLI::App& program) {
   add_model_options(*command, o->model);
   add_method_options(*command, o->model);
   const auto count = range(0, 1 << 24);
-  command->add_option("-p,--n-prompt", o->prompt, "Tokens of the prompt (default 512); 0: no such test")
-      ->type_name("N")
+  add_list(*command, "-p,--n-prompt", o->prompts, "Tokens of the prompt (default 512); 0: no such test; a list: a test each")
+      ->type_name("N,N")
       ->check(count);
   command->add_option("-n,--n-gen", o->generate, "Tokens generated (default 128); 0: no such test")
       ->type_name("N")
@@ -381,7 +382,7 @@ Without -f, prompt and generation step made-up ids, the same on every machine; n
 weights and the cache that a generated token reads; bandwidth_fraction: those times tokens/s, in parts of the read bandwidth of this
 machine's memory, measured with the same threads (weights that fit the caches can exceed 1). JSON fields are llama-bench's.)");
   command->callback([o] {
-    if (o->prompt == 0 && o->generate == 0)
+    if (o->generate == 0 && std::ranges::all_of(o->prompts, [](std::int64_t n) { return n == 0; }))
       throw UsageError("--n-prompt and --n-gen are both 0: nothing to measure");
     bench(*o);
   });

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/progress.h"
 #include "cli/common.h"
 #include "lowrank/compress_linear.h"
@@ -15,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct CompressCommand {
-  std::string in, text, out, type = "F16", neurons, refit, allocate, method = "a3";
+  std::string in, text, out, type = "F16", neurons, refit, allocate, ranks, method = "a3";
   std::optional<double> ratio, qk, ov, mlp;
   CompressOptions options;
   bool json = false;
@@ -69,9 +70,44 @@ std::string as_table(const CompressionReport& report, const CompressCommand& o) 
   return text;
 }
 
+// Nothing leaves the default, "off" none.
+void read_ridge(const char* flag, const std::string& text, std::optional<double>& ridge) {
+  double value = -1;
+  if (text == "off")
+    ridge.reset();
+  else if (!text.empty() && (!CLI::detail::lexical_cast(text, value) || !(value >= 0)))
+    throw UsageError(fmt::format("{}: expected a number of 0 or more, or off, found {}", flag, text));
+  else if (!text.empty())
+    ridge = value;
+}
+
+// Of the report that --json prints.
+std::vector<CompressedLayer> read_ranks(const std::string& path) {
+  std::vector<CompressedLayer> ranks;
+  try {
+    const Json report = Json::parse(read_text(path));
+    for (const Json& layer : report.at("layers")) {
+      CompressedLayer& r = ranks.emplace_back();
+      layer.at("d_qk").get_to(r.d_qk);
+      layer.at("d_vo").get_to(r.d_vo);
+      layer.at("d_inter").get_to(r.d_inter);
+    }
+  } catch (const Json::exception& error) {
+    fail("{}: no report of narrows compress --json: {}", path, error.what());
+  }
+  if (ranks.empty()) fail("{}: a report without layers", path);
+  return ranks;
+}
+
 void run(CompressCommand& o) {
+  if (!o.ranks.empty()) {
+    if (o.ratio || o.qk || o.ov || o.mlp || !o.allocate.empty() || o.method != "a3")
+      throw UsageError("--ranks says what to keep: --ratio, --qk, --ov, --mlp, --allocate and --method go without it");
+    o.options.ranks = read_ranks(o.ranks);
+    o.ratio = 0.5;  // not used
+  }
   if (!o.ratio && !(o.qk && o.ov && o.mlp))
-    throw UsageError("--ratio is required, or each of --qk, --ov and --mlp");
+    throw UsageError("--ratio is required, or each of --qk, --ov and --mlp, or --ranks");
   if (o.ratio && !(*o.ratio > 0 && *o.ratio < 1))
     throw UsageError(fmt::format("--ratio: expected a number above 0 and below 1, found {}", *o.ratio));
   const auto share = [&](const std::optional<double>& own, const char* flag) {
@@ -92,20 +128,13 @@ void run(CompressCommand& o) {
   if (!o.neurons.empty())
     o.options.neurons =
         static_cast<NeuronChoice>(std::find(std::begin(kNeurons), std::end(kNeurons), o.neurons) - kNeurons);
-  if (o.refit == "off") {
-    o.options.refit.reset();
-  } else if (!o.refit.empty()) {
-    double ridge = -1;
-    if (!CLI::detail::lexical_cast(o.refit, ridge) || !(ridge >= 0))
-      throw UsageError(fmt::format("--refit: expected a number of 0 or more, or off, found {}", o.refit));
-    o.options.refit = ridge;
-  }
+  read_ridge("--refit", o.refit, o.options.refit);
   const auto* linear = std::find(std::begin(kLinearMethods), std::end(kLinearMethods), o.method);
   const bool is_linear = linear != std::end(kLinearMethods);
   if (is_linear &&
       (!o.ratio || o.qk || o.ov || o.mlp || !o.neurons.empty() || !o.refit.empty() || !o.allocate.empty()))
     throw UsageError(fmt::format("--method {} takes --ratio alone", o.method));
-  check_output(o.out, {o.in, o.text});
+  check_output(o.out, {o.in, o.text, o.ranks});
   const std::string text = read_text(o.text);
   std::optional<Progress> bar;
   o.options.progress = [&](std::int64_t done, std::int64_t total) {
@@ -154,6 +183,7 @@ void add_compress(CLI::App& program) {
                    "mixed: more where it serves the model (default); uniform: the same share everywhere")
       ->type_name("WAY")
       ->check(CLI::IsMember({"uniform", "mixed"}).description(""));
+  command->add_option("--ranks", o->ranks, "What every layer keeps: the --json report of an earlier run")->type_name("REPORT");
   command
       ->add_option("--type", o->type,
                    "Type of the layers' matrices (default F16); F16 where its blocks do not fill a row")

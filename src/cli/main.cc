@@ -13,6 +13,7 @@
 
 #include "base/output_file.h"
 #include "cli/common.h"
+#include "subspace/linear_algebra.h"
 
 namespace narrows::cli {
 namespace {
@@ -58,6 +59,16 @@ std::string command_name(const CLI::App& program) {
 void open_standard_streams() {
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+// For commands with large matrices: starts the program anew with kernels of OpenBLAS that suit the processor, where it
+// has not found them by itself. Goes on as it is if that cannot be done.
+void choose_linear_algebra(int argc, char** argv) {
+  constexpr std::string_view kUsers[] = {"calibrate", "compress", "gsi-report", "tune"};
+  if (argc < 2 || std::ranges::find(kUsers, argv[1]) == std::end(kUsers) || std::getenv("OPENBLAS_CORETYPE")) return;
+  const std::string core = better_linear_algebra_core();
+  if (core.empty() || ::setenv("OPENBLAS_CORETYPE", core.c_str(), 1) != 0) return;
+  ::execv("/proc/self/exe", argv);
 }
 
 // "run: what is wrong (see narrows run --help)"; without a command's name, "… (see narrows --help)".
@@ -147,6 +158,7 @@ int run_program(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   narrows::cli::open_standard_streams();
+  narrows::cli::choose_linear_algebra(argc, argv);
   // Text is UTF-8. Where the environment names no locale that says so, the line editor still reads it.
   if (!std::setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the write, with a message

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/output_file.h"
-#include "eval/log_softmax.h"
+#include "generate/log_softmax.h"
 #include "eval/perplexity.h"
 #include "eval/reference_scores.h"
 #include "formats/fingerprint.h"

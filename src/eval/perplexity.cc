@@ -6,7 +6,7 @@
 #include "base/aligned.h"
 #include "base/error.h"
 #include "base/threads.h"
-#include "eval/log_softmax.h"
+#include "generate/log_softmax.h"
 #include "eval/score_rows.h"
 
 namespace narrows {

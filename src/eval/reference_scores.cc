@@ -4,7 +4,7 @@
 
 #include "base/aligned.h"
 #include "base/error.h"
-#include "eval/log_softmax.h"
+#include "generate/log_softmax.h"
 #include "eval/score_rows.h"
 
 namespace narrows {

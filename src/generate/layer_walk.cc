@@ -13,14 +13,22 @@ constexpr std::int64_t kHeadRows = 16;  // whose logits are held at once
 
 }  // namespace
 
-LayerWalk::LayerWalk(LoadedModel& model, std::string_view text, std::int64_t window, std::int64_t max_tokens)
+LayerWalk::LayerWalk(LoadedModel& model, std::string_view text, std::int64_t window, std::int64_t max_tokens,
+                     WindowChoice which)
     : model_(model) {
   const bool bos = model.adds_bos() && model.bos() != kNoToken;
   if (window < (bos ? 2 : 1)) fail("window: expected at least {} tokens, found {}", bos ? 2 : 1, window);
   const std::vector<TokenId> ids = model.tokenize(text, {.add_special = false, .parse_special = false});
   if (ids.empty()) fail("the text has no tokens");
   const std::int64_t most = max_tokens > 0 ? max_tokens : INT64_MAX;
+  // Of the text's whole windows every so many; those that are taken fill max_tokens as far as whole ones can.
+  const std::int64_t whole = std::ssize(ids) / (window - bos), wanted = std::max<std::int64_t>(most / window, 1);
+  const bool spread = which == WindowChoice::Spread && whole > wanted;
   for (std::size_t at = 0; at < ids.size() && tokens_ + bos < most;) {
+    if (spread) {
+      if (std::ssize(windows_) == wanted) break;
+      at = static_cast<std::size_t>(std::ssize(windows_) * whole / wanted * (window - bos));
+    }
     std::vector<TokenId>& w = windows_.emplace_back();
     if (bos) w.push_back(model.bos());
     const std::int64_t room = std::min(window, most - tokens_) - bos;
@@ -82,6 +90,13 @@ void LayerWalk::each_window(int layer, bool moves_on, const std::function<void()
     at += size;
     if (after_window) after_window();
   }
+}
+
+void LayerWalk::finish(int layer, std::int64_t window, std::span<const std::int64_t> wanted, float* logits) {
+  const std::span<const float> from = stream(window);
+  if (workspace_.x.size() < from.size()) workspace_.x.resize(from.size());
+  if (layer > 0) std::copy(from.begin(), from.end(), workspace_.x.data());
+  run(layer, model_.spec().layers, static_cast<std::size_t>(window), wanted, logits);
 }
 
 void LayerWalk::pass_head(const std::function<void()>& after_window) {

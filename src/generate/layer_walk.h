@@ -11,11 +11,18 @@
 
 namespace narrows {
 
+// Which windows of a text that is longer than asked for.
+enum class WindowChoice {
+  First,
+  Spread,  // whole ones at even distances through all of the text: neighbours say the same things
+};
+
 class LayerWalk {
  public:
   // Windows of `window` tokens (BOS first in each if the model adds one), at most max_tokens in all (0: no bound); an
   // incomplete last window counts too. Throws Error if the text has no tokens.
-  LayerWalk(LoadedModel& model, std::string_view text, std::int64_t window, std::int64_t max_tokens);
+  LayerWalk(LoadedModel& model, std::string_view text, std::int64_t window, std::int64_t max_tokens,
+            WindowChoice which = WindowChoice::First);
 
   std::int64_t tokens() const { return tokens_; }
   std::int64_t windows() const { return static_cast<std::int64_t>(windows_.size()); }
@@ -30,6 +37,9 @@ class LayerWalk {
   // The same without moving the walk on: for whoever watches a layer before it is changed. All layers before it must
   // have been passed.
   void show_layer(int layer, const std::function<void()>& after_window = {});
+  // Takes a window from the layer on, where the walk stands, through the rest of the model, as it is now: logits [wanted]
+  // [vocab] of these tokens, ascending. The walk does not move on.
+  void finish(int layer, std::int64_t window, std::span<const std::int64_t> wanted, float* logits);
   // While a window passes a layer and after_window() runs: which it is; then, its stream after the layer.
   std::int64_t current_window() const { return current_; }
   const float* current_stream() const { return workspace_.x.data(); }

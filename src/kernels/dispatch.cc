@@ -26,7 +26,7 @@ bool amx_granted() {
     constexpr unsigned kTileAndInt8 = 1u << 24 | 1u << 25;
     constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
     unsigned a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kTileAndInt8) == kTileAndInt8 &&
+    return (HWY_TARGETS & HWY_AVX3_DL) != 0 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kTileAndInt8) == kTileAndInt8 &&
            ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   }();
   return granted;

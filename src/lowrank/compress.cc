@@ -40,19 +40,24 @@ class Compressor {
       : model_(model),
         dense_(dense),
         options_(options),
-        walk_(model, text, options.window, options.max_tokens),
-        dense_walk_(dense, text, options.window, options.max_tokens) {
+        walk_(model, text, options.window, options.max_tokens, WindowChoice::Spread),
+        dense_walk_(dense, text, options.window, options.max_tokens, WindowChoice::Spread) {
     report_.tokens = walk_.tokens();
     const int layers = model.spec().layers;
     layers_.resize(static_cast<std::size_t>(layers));
     dense_walk_.pass_embedding();
     total_ = (options.correct ? 5 : 4) * layers * walk_.windows();
-    if (options.allocation == RankAllocation::Mixed)
+    if (options.ranks.empty() && options.allocation == RankAllocation::Mixed)
       total_ += kMixedPasses * layers *
                 ((std::min(walk_.tokens(), kMixedTokens) + options.window - 1) / options.window);
   }
 
   void choose_ranks(std::string_view text) {
+    if (!options_.ranks.empty()) {
+      check_ranks();
+      ranks_ = options_.ranks;
+      return;
+    }
     if (options_.allocation == RankAllocation::Mixed) {
       ranks_ = mixed_ranks(model_, text, options_, count());
       return;
@@ -85,6 +90,20 @@ class Compressor {
   std::vector<CompressedLayer> ranks_;
 
  private:
+  void check_ranks() const {
+    const std::vector<LayerSpec>& layers = model_.spec().layer;
+    if (options_.ranks.size() != layers.size())
+      fail("{}: ranks of {} layers, found {}", model_.path(), layers.size(), options_.ranks.size());
+    const auto check = [&](std::size_t layer, const char* what, int rank, int most, int step) {
+      if (rank < 1 || rank > most || (rank % step && rank != most))
+        fail("{}: layer {}: {} {}: expected 1 to {}{}", model_.path(), layer, what, rank, most, step > 1 ? ", even" : "");
+    };
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      check(i, "d_qk", options_.ranks[i].d_qk, layers[i].d_qk, 2);
+      check(i, "d_vo", options_.ranks[i].d_vo, layers[i].d_vo, 1);
+      check(i, "d_inter", options_.ranks[i].d_inter, layers[i].d_inter, 1);
+    }
+  }
   std::function<void()> count() {
     return [this] {
       if (options_.progress) options_.progress(++done_, total_);
@@ -185,11 +204,7 @@ class Compressor {
     const MlpReduction reduction(maps.down.w, d, d_inter, r_hh, options_.neurons, maps.up.back().w);
     MlpReduced reduced = reduction.shrink(ranks.d_inter, options_.refit, correction);
     ranks.mlp_loss = share(reduction.loss_by_rank(), ranks.d_inter);
-    FeedForwardMaps shrunk;
-    for (const MapValues& map : maps.up)
-      shrunk.up.push_back({ranks.d_inter, map.columns, take_rows(map.w, map.columns, reduced.kept),
-                           map.bias.empty() ? std::vector<double>() : take_rows(map.bias, 1, reduced.kept)});
-    shrunk.down = {maps.down.rows, ranks.d_inter, std::move(reduced.down), maps.down.bias};
+    const FeedForwardMaps shrunk = take_neurons(maps, std::move(reduced));
     set_feed_forward(model_, layer, shrunk, options_.type, layers_[static_cast<std::size_t>(layer)]);
   }
 

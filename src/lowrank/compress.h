@@ -17,11 +17,21 @@ enum class RankAllocation {
   Mixed,    // what serves the model best with as many parameters (mixed_ranks.h)
 };
 
+struct CompressedLayer {
+  int d_qk = 0, d_vo = 0, d_inter = 0;
+  // The share of the mean square of scores, of the heads' outputs and of the block's outputs that is lost on
+  // the calibration text, before refits.
+  double qk_loss = 0, ov_loss = 0, mlp_loss = 0;
+  double stream_error =
+      0;  // mean over tokens of ‖difference from the dense model's stream‖² / ‖that stream‖²
+};
+
 struct CompressOptions {
   // The share to remove of each inner dimension, 0 ≤ share < 1; 0 keeps all of them (and still stores them
   // anew).
   double qk = 0.2, ov = 0.2, mlp = 0.2;
   RankAllocation allocation = RankAllocation::Mixed;
+  std::vector<CompressedLayer> ranks = {};  // not empty: these, of every layer, instead of what the shares and the allocation say
   DType type = DType::F16;  // of the layers' matrices: one that can be encoded
   NeuronChoice neurons = NeuronChoice::Down;
   std::optional<double> refit =
@@ -34,15 +44,6 @@ struct CompressOptions {
   std::int64_t max_tokens = 8192;  // 0: the whole text
   int threads = 0;                 // below 1: all cores. Results do not depend on it
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
-};
-
-struct CompressedLayer {
-  int d_qk = 0, d_vo = 0, d_inter = 0;
-  // The share of the mean square of scores, of the heads' outputs and of the block's outputs that is lost on
-  // the calibration text, before refits.
-  double qk_loss = 0, ov_loss = 0, mlp_loss = 0;
-  double stream_error =
-      0;  // mean over tokens of ‖difference from the dense model's stream‖² / ‖that stream‖²
 };
 
 struct CompressionReport {

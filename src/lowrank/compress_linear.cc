@@ -78,7 +78,7 @@ CompressionReport compress_linear(const std::string& in, std::string_view text, 
   LoadedModel model(in, {.threads = std::max(options.threads, 0), .repack = true});
   const float score_scale = common_score_scale(model);
   set_linear_algebra_threads(1);  // its last bits depend on the number
-  LayerWalk walk(model, text, options.window, options.max_tokens);
+  LayerWalk walk(model, text, options.window, options.max_tokens, WindowChoice::Spread);
   const int count = model.spec().layers;
   CompressionReport report;
   report.tokens = walk.tokens();

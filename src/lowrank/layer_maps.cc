@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "lowrank/covariance.h"
 
 namespace narrows {
 namespace {
@@ -82,6 +83,16 @@ FeedForwardMaps feed_forward_maps(const LayerWeights& weights) {
   for (const Linear& map : weights.up->maps()) maps.up.push_back(map_values(map));
   maps.down = map_values(weights.down->maps()[0]);
   return maps;
+}
+
+FeedForwardMaps take_neurons(const FeedForwardMaps& maps, MlpReduced reduced) {
+  const std::int64_t count = std::ssize(reduced.kept);
+  FeedForwardMaps to;
+  for (const MapValues& map : maps.up)
+    to.up.push_back({count, map.columns, take_rows(map.w, map.columns, reduced.kept),
+                     map.bias.empty() ? std::vector<double>() : take_rows(map.bias, 1, reduced.kept)});
+  to.down = {maps.down.rows, count, std::move(reduced.down), maps.down.bias};
+  return to;
 }
 
 }  // namespace narrows

@@ -5,6 +5,7 @@
 
 #include "base/aligned.h"
 #include "formats/dtype.h"
+#include "lowrank/mlp.h"
 #include "model/spec.h"
 #include "model/weights.h"
 
@@ -47,5 +48,6 @@ struct FeedForwardMaps {
   MapValues down;
 };
 FeedForwardMaps feed_forward_maps(const LayerWeights& weights);
+FeedForwardMaps take_neurons(const FeedForwardMaps& maps, MlpReduced reduced);
 
 }  // namespace narrows

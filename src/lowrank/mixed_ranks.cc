@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "generate/layer_walk.h"
+#include "generate/log_softmax.h"
 #include "lowrank/allocate.h"
 #include "lowrank/attention_reduction.h"
 #include "lowrank/relative.h"
@@ -15,7 +16,7 @@
 namespace narrows {
 namespace {
 
-// What a layer's three components lose by rank, as noise relative to the stream.
+// What a layer's three components cost by rank: Kullback-Leibler divergence of the whole model, in nats a token.
 struct Curves {
   std::vector<double> qk, ov, mlp;
 };
@@ -26,8 +27,10 @@ void fill_gaps(std::vector<double>& loss) {
     if (!std::isfinite(loss[i])) loss[i] = loss[i - 1];
 }
 
-void multiply(std::vector<double>& loss, double factor) {
-  for (double& l : loss) l *= factor;
+// The curve's form, and a measurement at one rank.
+void scale_to(std::vector<double>& loss, std::int64_t rank, double measured) {
+  const double there = loss[static_cast<std::size_t>(rank)];
+  for (double& l : loss) l *= there > 0 ? measured / there : 0;
 }
 
 class Measurement {
@@ -38,8 +41,21 @@ class Measurement {
         options_(options),
         count_(count),
         walk_(model, text, options.window,
-              options.max_tokens > 0 ? std::min(options.max_tokens, kMixedTokens) : kMixedTokens) {
+              options.max_tokens > 0 ? std::min(options.max_tokens, kMixedTokens) : kMixedTokens,
+              WindowChoice::Spread) {
     walk_.pass_embedding();
+    const std::int64_t vocab = model.spec().vocab,
+                       most = std::max<std::int64_t>(kLogitBytes / 4 / vocab / walk_.windows(), 1);
+    for (std::int64_t w = 0; w < walk_.windows(); ++w) {
+      const std::int64_t tokens = walk_.window_tokens(w), step = (tokens + most - 1) / most;
+      std::vector<std::int64_t>& judged = judged_.emplace_back();
+      for (std::int64_t t = step - 1; t < tokens; t += step) judged.push_back(t);
+      if (judged.empty()) judged.push_back(tokens - 1);
+      AlignedVector<float>& logits = dense_.emplace_back(judged.size() * static_cast<std::size_t>(vocab));
+      walk_.finish(0, w, judged, logits.data());
+      most_judged_ = std::max(most_judged_, judged.size());
+    }
+    logits_.resize(most_judged_ * static_cast<std::size_t>(vocab));
   }
 
   Curves measure(int layer) {
@@ -49,18 +65,15 @@ class Measurement {
     const std::int64_t d = model_.spec().d;
     AttentionMoments moments(sizes);
     SecondMoment neurons(sizes.d_inter);
-    std::vector<AlignedVector<float>> outputs;  // of the attention, by window
     {
       const Wrapping<ObservedOutputs> qkv(
           w.qkv, [&](const float* y, std::int64_t rows) { moments.add_qkv(y, rows); });
-      const Wrapping<ObservedSite> o_inputs(
+      const Wrapping<ObservedSite> o(
           w.o,
           [&](const float* x, std::int64_t rows) {
             moments.add_mixed(relative(x, rows, sizes.heads * sizes.d_vo, scales()).data(), rows);
           },
           true);
-      const Wrapping<ObservedOutputs> o(
-          w.o, [&](const float* y, std::int64_t rows) { outputs.emplace_back(y, y + rows * d); });
       const Wrapping<ObservedSite> down(
           w.down,
           [&](const float* x, std::int64_t rows) {
@@ -73,30 +86,48 @@ class Measurement {
     const AttentionReduction attention(maps, moments);
     Curves curves{attention.qk_loss(), attention.ov_loss(), {}};
     fill_gaps(curves.qk);
-    const double loss = curves.qk[static_cast<std::size_t>(uniform.d_qk)];
-    const double noise = noise_of_scores(layer, attention.shrink(uniform.d_qk, sizes.d_vo), outputs);
-    multiply(curves.qk, loss > 0 ? noise / loss : 0);
+    if (uniform.d_qk < sizes.d_qk)
+      scale_to(curves.qk, uniform.d_qk, with_attention(layer, attention.shrink(uniform.d_qk, sizes.d_vo)));
+    if (uniform.d_vo < sizes.d_vo)
+      scale_to(curves.ov, uniform.d_vo, with_attention(layer, attention.shrink(sizes.d_qk, uniform.d_vo)));
 
     const FeedForwardMaps block = feed_forward_maps(w);
     const std::vector<double> r = neurons.mean();
     const MlpReduction mlp(block.down.w, d, sizes.d_inter, r, options_.neurons, block.up.back().w);
     curves.mlp = mlp.loss_by_rank();
-    if (const double plain = curves.mlp[static_cast<std::size_t>(uniform.d_inter)];
-        plain > 0 && options_.refit)
-      multiply(curves.mlp, mlp.shrink(uniform.d_inter, options_.refit).loss / plain);
+    if (uniform.d_inter < sizes.d_inter)
+      scale_to(curves.mlp, uniform.d_inter,
+               with_feed_forward(layer, take_neurons(block, mlp.shrink(uniform.d_inter, options_.refit))));
     walk_.pass_layer(layer, count_);
     return curves;
   }
 
  private:
+  static constexpr std::int64_t kLogitBytes = 256 << 20;  // of the dense model's logits
+
   // The stream before the layer: known while a window passes it.
   std::vector<float> scales() const {
     const std::span<const float> stream = walk_.stream(walk_.current_window());
     return inverse_norms(stream.data(), walk_.window_tokens(walk_.current_window()), model_.spec().d);
   }
 
-  double noise_of_scores(int layer, const AttentionMaps& maps,
-                         const std::vector<AlignedVector<float>>& outputs) {
+  // Of the model as it is now from the model as it was, mean over the tokens judged.
+  double divergence(int layer) {
+    const auto vocab = static_cast<std::size_t>(model_.spec().vocab);
+    double sum = 0;
+    std::size_t rows = 0;
+    for (std::int64_t i = 0; i < walk_.windows(); ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      walk_.finish(layer, i, judged_[at], logits_.data());
+      for (std::size_t r = 0; r < judged_[at].size(); ++r, ++rows)
+        sum += kl_divergence(LogSoftmax(std::span(dense_[at]).subspan(r * vocab, vocab)),
+                             LogSoftmax(std::span(logits_).subspan(r * vocab, vocab)));
+      count_();
+    }
+    return sum / static_cast<double>(rows);
+  }
+
+  double with_attention(int layer, const AttentionMaps& maps) {
     LayerWeights& w = model_.weights().layer[static_cast<std::size_t>(layer)];
     ModelSpec& spec = model_.changing_spec();
     const LayerSpec sizes = spec.layer[static_cast<std::size_t>(layer)];
@@ -107,21 +138,7 @@ class Measurement {
     ShrunkLayer shrunk;
     set_attention(model_, layer, maps, DType::F16, shrunk);
     walk_.spec_changed();
-    const std::int64_t d = spec.d;
-    double noise = 0;
-    {
-      const Wrapping<ObservedOutputs> watched(w.o, [&](const float* y, std::int64_t rows) {
-        const AlignedVector<float>& before = outputs[static_cast<std::size_t>(walk_.current_window())];
-        const std::vector<float> scale = scales();
-        for (std::int64_t i = 0; i < rows * d; ++i) {
-          const double e =
-              (double{y[i]} - before[static_cast<std::size_t>(i)]) * scale[static_cast<std::size_t>(i / d)];
-          noise += e * e;
-        }
-      });
-      const Wrapping<SilentSite> up(w.up), down(w.down);
-      walk_.show_layer(layer, count_);
-    }
+    const double kl = divergence(layer);
     w.qkv = std::move(qkv);
     w.o = std::move(o);
     w.q_norm = q_norm;
@@ -131,13 +148,33 @@ class Measurement {
     spec.layer[static_cast<std::size_t>(layer)] = sizes;
     spec.rotaries.resize(rotaries);
     walk_.spec_changed();
-    return noise / static_cast<double>(walk_.tokens());
+    return kl;
+  }
+
+  double with_feed_forward(int layer, const FeedForwardMaps& maps) {
+    LayerWeights& w = model_.weights().layer[static_cast<std::size_t>(layer)];
+    int& d_inter = model_.changing_spec().layer[static_cast<std::size_t>(layer)].d_inter;
+    const int before = d_inter;
+    std::unique_ptr<LinearSite> up = std::move(w.up), down = std::move(w.down);
+    ShrunkLayer shrunk;
+    set_feed_forward(model_, layer, maps, DType::F16, shrunk);
+    walk_.spec_changed();
+    const double kl = divergence(layer);
+    w.up = std::move(up);
+    w.down = std::move(down);
+    d_inter = before;
+    walk_.spec_changed();
+    return kl;
   }
 
   LoadedModel& model_;
   const CompressOptions& options_;
   const std::function<void()>& count_;
   LayerWalk walk_;
+  std::vector<std::vector<std::int64_t>> judged_;  // by window: tokens whose logits are compared
+  std::vector<AlignedVector<float>> dense_;        // their logits
+  std::size_t most_judged_ = 0;
+  AlignedVector<float> logits_;
 };
 
 }  // namespace

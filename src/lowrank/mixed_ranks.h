@@ -10,15 +10,14 @@
 namespace narrows {
 
 inline constexpr std::int64_t kMixedTokens = 2048;  // at most: ranks ask for less than maps do
-inline constexpr int kMixedPasses = 3;              // of each window through each layer
+inline constexpr int kMixedPasses = 5;              // of each window from each layer on
 
 // The share of the layers' parameters that the options leave, or a little less, spread so that the sum over
-// layers and components of the noise that they put into the residual stream, relative to that stream (E
-// ‖noise‖² / ‖stream‖² over tokens), is least. Values and neurons lose by their closed forms (neurons times
-// what a refit leaves of the loss at the uniform rank); what an error of scores does to the stream is
-// measured with the layer's queries and keys alone at their uniform rank. Statistics are those of the dense
-// model, which runs changed for a while and is as before in the end. `count` is called after each window's
-// pass. Throws Error as compress() does.
+// layers and components of what they cost is least. What a component costs: the Kullback-Leibler divergence of the whole
+// model's next-token distributions with that component alone at its uniform rank, measured on windows spread over the text (all
+// tokens, or as many evenly spaced ones as leave the dense logits in 256 MB); at other ranks it follows the
+// component's closed form. Statistics are those of the dense model, which runs changed for a while and is as
+// before in the end. `count` is called after each window's pass. Throws Error as compress() does.
 std::vector<CompressedLayer> mixed_ranks(LoadedModel& model, std::string_view text,
                                          const CompressOptions& options, const std::function<void()>& count);
 

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "eval/log_softmax.h"
+#include "generate/log_softmax.h"
 #include "model/wrapped_site.h"
 #include "narrows/session.h"
 #include "subspace/apply_gsi.h"

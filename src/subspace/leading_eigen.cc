@@ -30,9 +30,9 @@ class Iteration {
     for (double& v : x_) v = random() / 4294967296.0 - 0.5;
   }
 
-  Spectrum run() {
-    constexpr int kMostSweeps = 80;
-    for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
+  // Gives up after `most` products of a row with A.
+  Spectrum run(std::int64_t most) {
+    while (products_ < most) {
       orthonormalize();
       rayleigh_ritz();
       lock();
@@ -70,6 +70,7 @@ class Iteration {
     const std::int64_t b = active();
     double* x = active_x();
     rows_times_symmetric(x, b, a_, n_, y_.data());
+    products_ += b;
     gemm(Transpose::No, Transpose::Yes, b, b, n_, 1.0, x, n_, y_.data(), n_, 0.0, small_.data(), b);
     const Spectrum ritz = symmetric_eigen(small_.data(), b);
     std::copy(ritz.values.begin(), ritz.values.end(), values_.begin() + locked_);
@@ -130,6 +131,7 @@ class Iteration {
   // out = in (A - Σ λ v vᵀ over the locked pairs)
   void apply(const double* in, double* out) {
     rows_times_symmetric(in, active(), a_, n_, out);
+    products_ += active();
     deflate(out, in, true);
   }
 
@@ -149,6 +151,7 @@ class Iteration {
   const double* a_;
   const std::int64_t n_, k_, block_;
   const double tolerance_;
+  std::int64_t products_ = 0;
   std::int64_t locked_ = 0;  // rows of x that are done, the first ones
   double largest_ = 0;
   std::vector<double> x_, y_, z_;  // [block][n]
@@ -158,15 +161,15 @@ class Iteration {
 
 }  // namespace
 
-Spectrum subspace_iteration(const double* a, std::int64_t n, std::int64_t k, double tolerance) {
+Spectrum subspace_iteration(const double* a, std::int64_t n, std::int64_t k, double tolerance, std::int64_t most_products) {
   if (k < 1 || k > n / 2) fail("leading eigenvectors: expected 1 to {} of them, found {}", n / 2, k);
-  return Iteration(a, n, k, tolerance).run();
+  return Iteration(a, n, k, tolerance).run(most_products);
 }
 
 Spectrum leading_eigen(const double* a, std::int64_t n, std::int64_t k, double tolerance) {
   if (k < 1 || k > n) fail("leading eigenvectors: expected 1 to {} of them, found {}", n, k);
-  if (n >= 512 && k <= n / 24)  // beyond that about forty products with A cost more than all of dsyevd
-    if (Spectrum s = subspace_iteration(a, n, k, tolerance); !s.values.empty()) return s;
+  if (n >= 512 && k <= n / 10)
+    if (Spectrum s = subspace_iteration(a, n, k, tolerance, kIterationProducts * n); !s.values.empty()) return s;
   Spectrum s = symmetric_eigen(a, n);
   s.values.resize(k);
   s.vectors.resize(k * n);

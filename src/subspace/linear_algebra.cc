@@ -28,6 +28,15 @@ void check(int info, const char* routine, std::int64_t rows, std::int64_t column
 
 }  // namespace
 
+std::string better_linear_algebra_core() {
+  const std::string_view core = openblas_get_corename();
+  if (core != "Prescott" && core != "Core2" && core != "Nehalem") return "";
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
+    return "SkylakeX";
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "Haswell" : "";
+}
+
 void set_linear_algebra_threads(int threads) { openblas_set_num_threads(std::max(threads, 1)); }
 
 void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,

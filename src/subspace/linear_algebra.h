@@ -3,12 +3,18 @@
 // the number of threads that OpenBLAS uses. Sizes beyond 2^31 - 1 and failures of LAPACK throw Error.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace narrows {
 
 // Threads for everything below, process-wide; at least 1.
 void set_linear_algebra_threads(int threads);
+
+// The name, for the environment variable OPENBLAS_CORETYPE, of kernels that suit this processor better than those that
+// OpenBLAS has chosen; empty if it has chosen well. It tells processors apart by model numbers, and takes one that is
+// newer than itself for the oldest that it knows: a third of the speed. It reads the variable as it is loaded.
+std::string better_linear_algebra_core();
 
 enum class Transpose { No, Yes };
 
@@ -49,13 +55,16 @@ struct Spectrum {
 Spectrum symmetric_eigen(const double* a, std::int64_t n);
 
 // The k leading eigenpairs of A [n][n], symmetric positive semidefinite, of which the upper triangle is read.
-// From n = 512 on and up to k = n / 24: Chebyshev-filtered block subspace iteration with Rayleigh-Ritz from
+// From n = 512 on and up to k = n / 10: Chebyshev-filtered block subspace iteration with Rayleigh-Ritz from
 // a fixed start, until ‖A v - λ v‖ ≤ tolerance · λ_k + 1e-15 · √n · λ_1 for each (outside the span of the
-// pairs before it, which are as accurate); otherwise, or if that does not converge, symmetric_eigen.
+// pairs before it, which are as accurate); otherwise, or if kIterationProducts · n products of a row with A do not
+// suffice, symmetric_eigen.
 Spectrum leading_eigen(const double* a, std::int64_t n, std::int64_t k, double tolerance = 1e-7);
+constexpr std::int64_t kIterationProducts = 10;  // some half of what symmetric_eigen takes
 
-// The iteration alone, for 1 ≤ k ≤ n / 2; an empty result if it has not converged.
-Spectrum subspace_iteration(const double* a, std::int64_t n, std::int64_t k, double tolerance);
+// The iteration alone, for 1 ≤ k ≤ n / 2; an empty result if it has not converged by then.
+Spectrum subspace_iteration(const double* a, std::int64_t n, std::int64_t k, double tolerance,
+                            std::int64_t most_products = INT64_MAX);
 
 // Replaces the rows of A [rows][columns], rows ≤ columns, by orthonormal ones (thin QR of Aᵀ, R's diagonal
 // not negative): row i spans with those before it what it did in A. Rows that depend on earlier ones are

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "eval/log_softmax.h"
+#include "generate/log_softmax.h"
 
 namespace narrows {
 namespace {

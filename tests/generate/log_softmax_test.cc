@@ -1,4 +1,4 @@
-#include "eval/log_softmax.h"
+#include "generate/log_softmax.h"
 
 #include <gtest/gtest.h>
 

@@ -101,8 +101,8 @@ std::vector<CompressedLayer> read_ranks(const std::string& path) {
 
 void run(CompressCommand& o) {
   if (!o.ranks.empty()) {
-    if (o.ratio || o.qk || o.ov || o.mlp || !o.allocate.empty() || o.method != "a3")
-      throw UsageError("--ranks says what to keep: --ratio, --qk, --ov, --mlp, --allocate and --method go without it");
+    if (o.ratio || o.qk || o.ov || o.mlp || !o.allocate.empty() || o.method != "a3" || o.options.portable)
+      throw UsageError("--ranks says what to keep: --ratio, --qk, --ov, --mlp, --allocate, --portable and --method go without it");
     o.options.ranks = read_ranks(o.ranks);
     o.ratio = 0.5;  // not used
   }
@@ -132,7 +132,7 @@ void run(CompressCommand& o) {
   const auto* linear = std::find(std::begin(kLinearMethods), std::end(kLinearMethods), o.method);
   const bool is_linear = linear != std::end(kLinearMethods);
   if (is_linear &&
-      (!o.ratio || o.qk || o.ov || o.mlp || !o.neurons.empty() || !o.refit.empty() || !o.allocate.empty()))
+      (!o.ratio || o.qk || o.ov || o.mlp || !o.neurons.empty() || !o.refit.empty() || !o.allocate.empty() || o.options.portable))
     throw UsageError(fmt::format("--method {} takes --ratio alone", o.method));
   check_output(o.out, {o.in, o.text, o.ranks});
   const std::string text = read_text(o.text);
@@ -184,6 +184,8 @@ void add_compress(CLI::App& program) {
       ->type_name("WAY")
       ->check(CLI::IsMember({"uniform", "mixed"}).description(""));
   command->add_option("--ranks", o->ranks, "What every layer keeps: the --json report of an earlier run")->type_name("REPORT");
+  command->add_flag("--portable", o->options.portable,
+                    "Remove what llama.cpp can do without: neurons alone, of heads nothing");
   command
       ->add_option("--type", o->type,
                    "Type of the layers' matrices (default F16); F16 where its blocks do not fill a row")

@@ -38,6 +38,8 @@ TuneBudget parse_budget(const std::string& text) {
   return budget;
 }
 
+const char* mode_name(SiteMode mode) { return mode == SiteMode::Gated ? "gated" : "graded"; }
+
 Json as_json(const TuneResult& r, const TuneCommand& o, bool written) {
   const PlanMeasurements& m = r.plan.measured;
   Json json{{"model", o.model.path},
@@ -70,6 +72,7 @@ Json as_json(const TuneResult& r, const TuneCommand& o, bool written) {
   Json& costs = json["costs"] = Json::array();
   for (const SiteCost& c : r.costs)
     costs.push_back({{"kind", c.kind},
+                     {"mode", mode_name(c.mode)},
                      {"sites", c.sites},
                      {"dense_seconds", c.dense_seconds},
                      {"dense_bytes", c.dense_bytes},
@@ -95,13 +98,13 @@ std::string left_alone(const TuneCommand& o) {
 std::string as_text(const TuneResult& r, const TuneCommand& o, bool written) {
   const PlanMeasurements& m = r.plan.measured;
   std::string text =
-      "Time of one site for one token, and what decode reads of it, dense and graded; the head's prompts: for a whole one\n";
-  text += fmt::format("{:<6} {:>5} {:>21} {:>21} {:>12} {:>12}\n", "kind", "sites", "decode, dense", "graded", "prompt, dense",
-                      "graded");
+      "Time of one site for one token, and what decode reads of it, dense and so; the head's prompts: for a whole one\n";
+  text += fmt::format("{:<6} {:<6} {:>5} {:>21} {:>21} {:>12} {:>12}\n", "kind", "mode", "sites", "decode, dense", "so", "prompt, dense",
+                      "so");
   for (const SiteCost& c : r.costs)
-    text += fmt::format("{:<6} {:>5} {:>8.1f} µs {:>9} {:>8.1f} µs {:>9} {:>9.1f} µs {:>9.1f} µs  {}\n", c.kind, c.sites,
+    text += fmt::format("{:<6} {:<6} {:>5} {:>8.1f} µs {:>9} {:>8.1f} µs {:>9} {:>9.1f} µs {:>9.1f} µs  {}\n", c.kind, mode_name(c.mode), c.sites,
                         1e6 * c.dense_seconds, human_bytes(c.dense_bytes), 1e6 * c.planned_seconds,
-                        human_bytes(c.planned_bytes), 1e6 * c.dense_prompt, 1e6 * c.planned_prompt, c.pays ? "pays" : o.options.force ? "does not pay" : "stays dense");
+                        human_bytes(c.planned_bytes), 1e6 * c.dense_prompt, 1e6 * c.planned_prompt, c.pays ? "pays" : "does not pay");
   for (const std::string& note : r.notes) text += note + '\n';
   if (r.plan.empty()) {
     text += "Nothing pays on this machine: dense is the fastest way to run this model. No plan is written.\n";

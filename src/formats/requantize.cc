@@ -143,12 +143,16 @@ class Converter {
 
 }  // namespace
 
-GgufWriter rewriter(const GgufFile& in, DType type) {
+GgufWriter rewriter(const GgufFile& in, DType type, const std::string& architecture) {
   constexpr std::uint32_t kQuantizationVersion = 2;  // ggml's, of the block layouts
   GgufWriter writer(
       static_cast<std::uint32_t>(in.find_int("general.alignment").value_or(gguf::kDefaultAlignment)));
-  for (const auto& [key, entry] : in.metadata())
-    if (!key.starts_with("split.")) writer.set(key, entry);
+  const std::string prefix = architecture.empty() ? "" : in.get_string("general.architecture") + ".";
+  for (const auto& [key, entry] : in.metadata()) {
+    if (key.starts_with("split.")) continue;
+    writer.set(!prefix.empty() && key.starts_with(prefix) ? architecture + "." + key.substr(prefix.size()) : key, entry);
+  }
+  if (!architecture.empty()) writer.set_string("general.architecture", architecture);
   writer.set_u32("general.file_type", gguf_file_type(type));
   writer.set_u32("general.quantization_version", kQuantizationVersion);
   return writer;

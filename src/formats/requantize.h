@@ -10,8 +10,9 @@ namespace narrows {
 // llama.cpp's number of a file that is mostly of this type (general.file_type). Throws Error if it cannot be encoded.
 std::uint32_t gguf_file_type(DType type);
 
-// A writer with the file's alignment and metadata, as one file of mostly this type. Throws Error if it cannot be encoded.
-GgufWriter rewriter(const GgufFile& in, DType type);
+// A writer with the file's alignment and metadata, as one file of mostly this type. Not empty: of this architecture, whose
+// keys are named like those of the file's own. Throws Error if the type cannot be encoded.
+GgufWriter rewriter(const GgufFile& in, DType type, const std::string& architecture = {});
 
 struct RequantizeOptions {
   int threads = 0;                   // below 1: all cores

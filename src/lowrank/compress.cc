@@ -30,6 +30,34 @@ void check_options(const CompressOptions& o) {
     fail("refit: expected a ridge of 0 or more, found {}", *o.refit);
 }
 
+bool sizes_by_layer(const std::string& architecture) { return architecture == "llama" || architecture == "deci"; }
+
+// The options with the heads' share taken from the neurons.
+CompressOptions portable_options(LoadedModel& model, const CompressOptions& options) {
+  CompressOptions o = options;
+  double removed = 0, neurons = 0;
+  for (std::size_t i = 0; i < model.spec().layer.size(); ++i) {
+    const LayerSpec& l = model.spec().layer[i];
+    const double each = static_cast<double>(1 + model.weights().layer[i].up->maps().size()) * l.d_inter;
+    neurons += each;
+    removed += o.mlp * each + (l.heads + l.kv_heads) * (o.qk * l.d_qk + o.ov * l.d_vo);
+  }
+  o.qk = o.ov = 0;
+  o.mlp = removed / neurons;
+  constexpr double kMost = 0.9;
+  if (o.mlp > kMost)
+    fail("{}: portable: {:.0f} % of the neurons would have to go, expected at most {:.0f} %", model.path(), 100 * o.mlp,
+         100 * kMost);
+  if (!sizes_by_layer(model.spec().architecture)) o.allocation = RankAllocation::Uniform;
+  return o;
+}
+
+// Under which llama.cpp loads it; empty: its own.
+std::string portable_architecture(const LoadedModel& model, const std::vector<CompressedLayer>& layers) {
+  const bool equal = std::ranges::all_of(layers, [&](const CompressedLayer& l) { return l.d_inter == layers[0].d_inter; });
+  return equal || !sizes_by_layer(model.spec().architecture) ? "" : "deci";
+}
+
 double share(const std::vector<double>& loss, std::int64_t rank) {
   return loss[0] > 0 ? loss[static_cast<std::size_t>(rank)] / loss[0] : 0;
 }
@@ -237,18 +265,20 @@ CompressedLayer uniform_ranks(int d_qk, int d_vo, int d_inter, const CompressOpt
           0};
 }
 
-CompressionReport compress(const std::string& in, std::string_view text, const CompressOptions& options,
+CompressionReport compress(const std::string& in, std::string_view text, const CompressOptions& asked,
                            const std::string& out) {
   const auto start = std::chrono::steady_clock::now();
-  check_options(options);
-  LoadedModel model(in, {.threads = std::max(options.threads, 0), .repack = true});
+  check_options(asked);
+  LoadedModel model(in, {.threads = std::max(asked.threads, 0), .repack = true});
+  const CompressOptions options = asked.portable ? portable_options(model, asked) : asked;
   LoadedModel dense(in, {.threads = std::max(options.threads, 0), .repack = false});
   const float score_scale = common_score_scale(model);
   set_linear_algebra_threads(1);  // its last bits depend on the number
   Compressor compressor(model, dense, text, options);
   compressor.choose_ranks(text);
   for (int layer = 0; layer < model.spec().layers; ++layer) compressor.shrink(layer);
-  write_shrunk_model(model.file(), compressor.layers_, score_scale, options.type, out);
+  write_shrunk_model(model.file(), compressor.layers_, score_scale, options.type, out,
+                     options.portable ? portable_architecture(model, compressor.ranks_) : "");
 
   CompressionReport& report = compressor.report_;
   report.layers = compressor.ranks_;

@@ -32,6 +32,9 @@ struct CompressOptions {
   double qk = 0.2, ov = 0.2, mlp = 0.2;
   RankAllocation allocation = RankAllocation::Mixed;
   std::vector<CompressedLayer> ranks = {};  // not empty: these, of every layer, instead of what the shares and the allocation say
+  // What llama.cpp can run: heads as they are, the share that they would lose taken from the neurons instead. In llama
+  // models neurons differ by layer under the architecture "deci", llama's with sizes by layer; in others all layers keep as many.
+  bool portable = false;
   DType type = DType::F16;  // of the layers' matrices: one that can be encoded
   NeuronChoice neurons = NeuronChoice::Down;
   std::optional<double> refit =

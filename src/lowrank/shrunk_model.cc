@@ -70,7 +70,17 @@ GgufEntry integers(std::vector<std::int64_t> values) {
           GgufArray{.element = GgufType::U32, .strings = {}, .integers = std::move(values), .floats = {}}};
 }
 
-void set_sizes(GgufWriter& writer, const std::string& prefix, std::span<const ShrunkLayer> layers) {
+bool heads_kept(const ModelSpec& before, std::span<const ShrunkLayer> layers) {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const LayerSpec &is = layers[i].sizes, &was = before.layer[i];
+    const int pairs = was.rotary < 0 ? 0 : before.rotaries[static_cast<std::size_t>(was.rotary)].pairs;
+    if (is.d_qk != was.d_qk || is.d_vo != was.d_vo || std::ssize(layers[i].pairs) != std::int64_t{is.kv_heads} * pairs)
+      return false;
+  }
+  return true;
+}
+
+void set_sizes(GgufWriter& writer, const std::string& prefix, std::span<const ShrunkLayer> layers, bool heads_kept) {
   const auto set = [&](const char* key, int LayerSpec::*size) {
     std::vector<std::int64_t> values;
     for (const ShrunkLayer& layer : layers) values.push_back(layer.sizes.*size);
@@ -79,9 +89,10 @@ void set_sizes(GgufWriter& writer, const std::string& prefix, std::span<const Sh
     else
       writer.set(prefix + key, integers(std::move(values)));
   };
+  set("feed_forward_length", &LayerSpec::d_inter);
+  if (heads_kept) return;
   set("attention.key_length", &LayerSpec::d_qk);
   set("attention.value_length", &LayerSpec::d_vo);
-  set("feed_forward_length", &LayerSpec::d_inter);
   std::vector<std::int64_t> counts, pairs;
   for (const ShrunkLayer& layer : layers) {
     counts.push_back(std::ssize(layer.pairs) / layer.sizes.kv_heads);
@@ -150,14 +161,18 @@ void set_feed_forward(LoadedModel& model, int number, const FeedForwardMaps& map
 }
 
 void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, float score_scale,
-                        DType type, const std::string& path) {
-  GgufWriter writer = rewriter(in, type);
-  const std::string prefix = in.get_string("general.architecture") + ".";
-  writer.set_f32(prefix + "attention.scale", score_scale);
-  // What the pairs are counted in: without this key it would be a head's new size.
-  if (const std::string key = prefix + "rope.dimension_count"; !in.has(key))
-    writer.set_u32(key, static_cast<std::uint32_t>(2 * load_spec(in).rotaries[0].pairs));
-  set_sizes(writer, prefix, layers);
+                        DType type, const std::string& path, const std::string& architecture) {
+  GgufWriter writer = rewriter(in, type, architecture);
+  const std::string own = in.get_string("general.architecture"), prefix = (architecture.empty() ? own : architecture) + ".";
+  const ModelSpec before = load_spec(in);
+  const bool kept = heads_kept(before, layers) && !in.has(kPairCountKey);
+  if (!kept) {
+    writer.set_f32(prefix + "attention.scale", score_scale);
+    // What the pairs are counted in: without this key it would be a head's new size.
+    if (!in.has(own + ".rope.dimension_count"))
+      writer.set_u32(prefix + "rope.dimension_count", static_cast<std::uint32_t>(2 * before.rotaries[0].pairs));
+  }
+  set_sizes(writer, prefix, layers, kept);
 
   const Replacements new_tensors = replacements(layers);
   for (const GgufTensor& t : in.tensors()) {

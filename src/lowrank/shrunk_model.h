@@ -26,8 +26,9 @@ void set_feed_forward(LoadedModel& model, int number, const FeedForwardMaps& map
                       ShrunkLayer& layer);
 
 // Writes a model file of these layers, one for each of `in`: everything else is copied, tensors as they are
-// stored and metadata with the new sizes. score_scale: of all layers. The file appears whole or not at all.
+// stored and metadata with the new sizes; where all heads are as they were their keys are too. score_scale: of
+// all layers. architecture: as for rewriter. The file appears whole or not at all.
 void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, float score_scale,
-                        DType type, const std::string& path);
+                        DType type, const std::string& path, const std::string& architecture = {});
 
 }  // namespace narrows

@@ -214,8 +214,9 @@ struct Architecture {
   std::string_view name;
   void (*read)(const Keys&, ModelSpec&);
 };
-constexpr std::array<Architecture, 3> kArchitectures{
-    {{"llama", read_llama}, {"qwen2", read_qwen2}, {"gemma3", read_gemma3}}};
+// "deci" is llama with sizes that differ by layer; its layers without attention or feed-forward block are refused.
+constexpr std::array<Architecture, 4> kArchitectures{
+    {{"llama", read_llama}, {"deci", read_llama}, {"qwen2", read_qwen2}, {"gemma3", read_gemma3}}};
 
 }  // namespace
 

@@ -66,7 +66,7 @@ class Tuner {
   struct Candidate {
     std::string name;
     SiteKind kind;
-    bool kept, rotated;
+    bool may_grade, may_gate, rotated;
     std::int64_t outputs;
   };
 
@@ -92,7 +92,8 @@ class Tuner {
       const bool rotated = basis && can_rotate(**s.site, *basis) &&
                            static_cast<double>(basis->basis.bytes_read()) < kMostRotation * static_cast<double>((*s.site)->bytes_read());
       gates_possible_ |= basis && !rotated;
-      if (rotated || can_grade(**s.site)) candidates_.push_back({s.name, s.kind, true, rotated, (*s.site)->out()});
+      const bool may_grade = rotated || can_grade(**s.site), may_gate = basis && !rotated;
+      if (may_grade || may_gate) candidates_.push_back({s.name, s.kind, may_grade, may_gate, rotated, (*s.site)->out()});
     }
   }
 
@@ -132,13 +133,16 @@ class Tuner {
   std::vector<SitePlan> plan_at(double price) const {
     std::vector<SitePlan> sites;
     for (const Candidate& c : candidates_) {
-      if (!c.kept) continue;
+      if (gates_ && c.may_gate)
+        if (const auto gate = gates_->choose(c.name, price)) {
+          sites.push_back(*gate);
+          continue;
+        }
+      if (!c.may_grade) continue;
       SitePlan site{.site = c.name, .mode = SiteMode::Graded};
       site.threshold = price / std::max(sensitivity(c.name), 1e-30);
       site.rotated = c.rotated;
       if (c.kind == SiteKind::Head) site.rescore = std::min(o_.rescore, c.outputs);
-      if (gates_ && !c.rotated)
-        if (const auto gate = gates_->choose(c.name, price)) site = *gate;
       sites.push_back(site);
     }
     return sites;
@@ -228,41 +232,69 @@ class Tuner {
     return 0.02 / bits;
   }
 
-  // Times every kind of site in decode: dense, and graded at two prices.
+  // Times every kind of site in decode: dense, graded at two prices, and gated.
   void fit_costs() {
     const auto time_kinds = [&](const std::vector<SitePlan>& sites) {
       use(sites);
       return time_sites(model_, speed_tokens_, stage("timing"));
     };
     const std::vector<KindTime> dense = time_kinds({});
-    const std::vector<KindTime> fine = time_kinds(graded_only(result_.price / 16)), here = time_kinds(graded_only(result_.price));
+    const std::vector<KindTime> fine = time_kinds(all_graded(result_.price / 16)), here = time_kinds(all_graded(result_.price));
+    const std::vector<SitePlan> gates = gated_only(result_.plan.sites);
+    const std::vector<KindTime> gated = gates.empty() ? std::vector<KindTime>() : time_kinds(gates);
     for (std::size_t i = 0; i < dense.size(); ++i) {
-      SiteCost cost;
-      cost.kind = kSiteKindNames[i];
-      cost.sites = dense[i].sites;
-      if (cost.sites == 0) continue;
-      cost.dense_seconds = dense[i].seconds;
-      cost.dense_bytes = dense[i].bytes;
-      cost.planned_seconds = here[i].seconds;
-      cost.planned_bytes = here[i].bytes;
+      if (dense[i].sites == 0) continue;
+      SiteCost cost = cost_of(i, SiteMode::Graded, dense[i], here[i]);
       const double span = fine[i].bytes - here[i].bytes;
       cost.graded_per_byte = span > 0.02 * fine[i].bytes ? std::max((fine[i].seconds - here[i].seconds) / span, 0.0)
                                                          : here[i].seconds / std::max(here[i].bytes, 1.0);
       cost.graded_fixed = std::max(here[i].seconds - cost.graded_per_byte * here[i].bytes, 0.0);
-      cost.dense_prompt = dense[i].prompt_seconds;
-      cost.planned_prompt = here[i].prompt_seconds;
-      const double prompt = static_cast<SiteKind>(i) == SiteKind::Head ? 1 : static_cast<double>(o_.prompt);
-      // What is not read saves its share of the time at most: more is noise.
-      const double planned = std::max(cost.planned_seconds, cost.dense_seconds * cost.planned_bytes / cost.dense_bytes);
-      cost.pays = static_cast<double>(o_.generate) * (cost.dense_seconds - planned) >
-                  prompt * (cost.planned_prompt - cost.dense_prompt);
       result_.costs.push_back(cost);
+      if (std::none_of(gates.begin(), gates.end(), [&](const SitePlan& s) { return kind_of(s.site) == i; })) continue;
+      SiteCost gate = cost_of(i, SiteMode::Gated, dense[i], gated[i]);
+      SiteCost& grade = result_.costs.back();
+      if (grade.pays && gate.pays) (saved(gate) > saved(grade) ? grade : gate).pays = false;
+      result_.costs.push_back(gate);
     }
   }
 
-  std::vector<SitePlan> graded_only(double price) const {
+  std::size_t kind_of(const std::string& site) const {
+    for (const Candidate& c : candidates_)
+      if (c.name == site) return static_cast<std::size_t>(c.kind);
+    return kSiteKindNames.size();
+  }
+
+  // Seconds of the stated work that a site saves. What is not read saves its share of the time at most: more is noise.
+  double saved(const SiteCost& c) const {
+    const double planned = std::max(c.planned_seconds, c.dense_seconds * c.planned_bytes / c.dense_bytes);
+    const double prompt = c.kind == kSiteKindNames[static_cast<std::size_t>(SiteKind::Head)] ? 1 : static_cast<double>(o_.prompt);
+    return static_cast<double>(o_.generate) * (c.dense_seconds - planned) - prompt * (c.planned_prompt - c.dense_prompt);
+  }
+
+  SiteCost cost_of(std::size_t kind, SiteMode mode, const KindTime& dense, const KindTime& planned) const {
+    SiteCost cost;
+    cost.kind = kSiteKindNames[kind];
+    cost.mode = mode;
+    cost.sites = dense.sites;
+    cost.dense_seconds = dense.seconds;
+    cost.dense_bytes = dense.bytes;
+    cost.planned_seconds = planned.seconds;
+    cost.planned_bytes = planned.bytes;
+    cost.dense_prompt = dense.prompt_seconds;
+    cost.planned_prompt = planned.prompt_seconds;
+    cost.pays = saved(cost) > 0;
+    return cost;
+  }
+
+  std::vector<SitePlan> all_graded(double price) {
+    std::vector<Candidate> candidates = candidates_;
+    for (Candidate& c : candidates_) c.may_gate = false;
     std::vector<SitePlan> sites = plan_at(price);
-    std::erase_if(sites, [](const SitePlan& s) { return s.mode != SiteMode::Graded; });
+    candidates_ = std::move(candidates);
+    return sites;
+  }
+  static std::vector<SitePlan> gated_only(std::vector<SitePlan> sites) {
+    std::erase_if(sites, [](const SitePlan& s) { return s.mode != SiteMode::Gated; });
     return sites;
   }
 
@@ -272,21 +304,23 @@ class Tuner {
     for (const SiteCost& cost : result_.costs) {
       if (cost.pays) continue;
       bool had = false;
-      for (Candidate& c : candidates_)
-        if (kSiteKindNames[static_cast<std::size_t>(c.kind)] == cost.kind && c.kept) {
-          c.kept = o_.force;
-          had = true;
-        }
+      for (Candidate& c : candidates_) {
+        bool& may = cost.mode == SiteMode::Gated ? c.may_gate : c.may_grade;
+        if (kSiteKindNames[static_cast<std::size_t>(c.kind)] != cost.kind || !may) continue;
+        had = true;
+        may = o_.force;
+      }
       if (!had) continue;
       dropped |= !o_.force;
       result_.notes.push_back(
-          fmt::format("{}: graded sites read {:.0f} % of the bytes, in {:.0f} % of the time in decode and {:.0f} % in prompts: "
-                      "{}",
-                      cost.kind, 100 * cost.planned_bytes / cost.dense_bytes, 100 * cost.planned_seconds / cost.dense_seconds,
-                      100 * cost.planned_prompt / cost.dense_prompt,
-                      o_.force ? "they do not pay, and are graded because all are (--force)" : "they stay dense"));
+          fmt::format("{}: {} sites read {:.0f} % of the bytes, in {:.0f} % of the time in decode and {:.0f} % in prompts: {}",
+                      cost.kind, cost.mode == SiteMode::Gated ? "gated" : "graded", 100 * cost.planned_bytes / cost.dense_bytes,
+                      100 * cost.planned_seconds / cost.dense_seconds, 100 * cost.planned_prompt / cost.dense_prompt,
+                      saved(cost) > 0 ? "the other mode saves more"
+                      : o_.force      ? "they do not pay, and are used because all are (--force)"
+                                      : "they do not pay"));
     }
-    if (std::none_of(candidates_.begin(), candidates_.end(), [](const Candidate& c) { return c.kept; })) {
+    if (std::none_of(candidates_.begin(), candidates_.end(), [](const Candidate& c) { return c.may_grade || c.may_gate; })) {
       result_.plan.sites.clear();
       return false;
     }

@@ -42,14 +42,16 @@ struct TuneOptions {
 };
 
 // Time of the sites of one kind, for one token: dense, and graded as a line in the bytes read.
+// One kind of sites, all of them graded, or gated where a gate is worth it.
 struct SiteCost {
   std::string kind;
+  SiteMode mode = SiteMode::Graded;
   std::int64_t sites = 0;
   double dense_seconds = 0, dense_bytes = 0;             // of one site, mean
-  double graded_fixed = 0, graded_per_byte = 0;          // seconds; seconds a byte
+  double graded_fixed = 0, graded_per_byte = 0;          // seconds; seconds a byte; of graded ones
   double planned_seconds = 0, planned_bytes = 0;         // of one site in the plan
   double dense_prompt = 0, planned_prompt = 0;           // seconds a token of a prompt; the head: of a whole prompt
-  bool pays = false;                                     // in the stated work
+  bool pays = false;                                     // in the stated work, and more than the other mode
 };
 
 struct TuneResult {

@@ -118,6 +118,12 @@ void run(CompressCommand& o) {
   o.options.qk = share(o.qk, "--qk");
   o.options.ov = share(o.ov, "--ov");
   o.options.mlp = share(o.mlp, "--mlp");
+  if (o.options.portable) {
+    if (!o.ratio || o.mlp || o.qk != o.ov)
+      throw UsageError("--portable takes --ratio, and --qk and --ov of one value for smaller heads: the neurons lose the rest");
+    o.options.heads = o.qk.value_or(0);
+    o.options.qk = o.options.ov = *o.ratio;
+  }
   const auto type = dtype_by_name(o.type);
   if (!type || !can_quantize(*type))
     throw UsageError(fmt::format(
@@ -185,7 +191,7 @@ void add_compress(CLI::App& program) {
       ->check(CLI::IsMember({"uniform", "mixed"}).description(""));
   command->add_option("--ranks", o->ranks, "What every layer keeps: the --json report of an earlier run")->type_name("REPORT");
   command->add_flag("--portable", o->options.portable,
-                    "Remove what llama.cpp can do without: neurons alone, of heads nothing");
+                    "A file that llama.cpp can run: all heads keep one size (with --qk and --ov a smaller one), the neurons lose the rest");
   command
       ->add_option("--type", o->type,
                    "Type of the layers' matrices (default F16); F16 where its blocks do not fill a row")

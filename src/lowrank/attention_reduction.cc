@@ -92,7 +92,8 @@ std::vector<std::vector<double>> AttentionMoments::ov(int kv_head) const {
   return covariances;
 }
 
-AttentionReduction::AttentionReduction(const AttentionMaps& maps, const AttentionMoments& moments)
+AttentionReduction::AttentionReduction(const AttentionMaps& maps, const AttentionMoments& moments,
+                                       std::span<const double> shared)
     : maps_(maps) {
   const LayerSpec& sizes = maps.sizes;
   const int rotated = maps.pairs_each();
@@ -100,6 +101,7 @@ AttentionReduction::AttentionReduction(const AttentionMaps& maps, const Attentio
   ov_.reserve(static_cast<std::size_t>(sizes.kv_heads));
   for (int g = 0; g < sizes.kv_heads; ++g) {
     qk_.emplace_back(qk_maps(maps, g), QkRotary{maps.layout, 2 * rotated}, moments.qk(g));
+    if (!shared.empty()) qk_.back().order_pairs(shared);
     ov_.emplace_back(ov_maps(maps, g), moments.ov(g));
   }
   qk_loss_.assign(static_cast<std::size_t>(sizes.d_qk) + 1, std::numeric_limits<double>::infinity());
@@ -115,6 +117,13 @@ AttentionReduction::AttentionReduction(const AttentionMaps& maps, const Attentio
   ov_loss_.assign(static_cast<std::size_t>(sizes.d_vo) + 1, 0.0);
   for (const OvReduction& group : ov_)
     for (std::size_t i = 0; i < ov_loss_.size(); ++i) ov_loss_[i] += group.loss_by_rank()[i];
+}
+
+std::vector<double> AttentionReduction::pair_losses() const {
+  std::vector<double> sum(qk_[0].pair_losses().size());
+  for (const QkReduction& group : qk_)
+    for (std::size_t p = 0; p < sum.size(); ++p) sum[p] += group.pair_losses()[p];
+  return sum;
 }
 
 std::int64_t AttentionReduction::raised() const {

@@ -1,5 +1,6 @@
 // Fewer query, key and value dimensions for a layer's attention: all its KV groups, which share their sizes.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "lowrank/layer_maps.h"
@@ -29,8 +30,10 @@ class AttentionMoments {
 
 class AttentionReduction {
  public:
-  // Throws Error if a weight is not finite. `maps` must outlive this.
-  AttentionReduction(const AttentionMaps& maps, const AttentionMoments& moments);
+  // Not empty: `shared` is the importance of the rotary pairs for all heads, which then keep the same ones. Throws Error
+  // if a weight is not finite. `maps` must outlive this.
+  AttentionReduction(const AttentionMaps& maps, const AttentionMoments& moments, std::span<const double> shared = {});
+  std::vector<double> pair_losses() const;  // of each rotary pair, summed over the KV heads
 
   // Summed over the KV heads; by dimensions of a head, from 0 on. Infinite where a number is not possible for
   // all heads.

@@ -10,6 +10,7 @@
 #include "lowrank/attention_reduction.h"
 #include "lowrank/covariance.h"
 #include "lowrank/mixed_ranks.h"
+#include "lowrank/portable.h"
 #include "lowrank/relative.h"
 #include "lowrank/report.h"
 #include "lowrank/ridge.h"
@@ -28,34 +29,6 @@ void check_options(const CompressOptions& o) {
     if (!(share >= 0 && share < 1)) fail("share to remove: expected at least 0 and below 1, found {}", share);
   if (o.refit && !(*o.refit >= 0 && std::isfinite(*o.refit)))
     fail("refit: expected a ridge of 0 or more, found {}", *o.refit);
-}
-
-bool sizes_by_layer(const std::string& architecture) { return architecture == "llama" || architecture == "deci"; }
-
-// The options with the heads' share taken from the neurons.
-CompressOptions portable_options(LoadedModel& model, const CompressOptions& options) {
-  CompressOptions o = options;
-  double removed = 0, neurons = 0;
-  for (std::size_t i = 0; i < model.spec().layer.size(); ++i) {
-    const LayerSpec& l = model.spec().layer[i];
-    const double each = static_cast<double>(1 + model.weights().layer[i].up->maps().size()) * l.d_inter;
-    neurons += each;
-    removed += o.mlp * each + (l.heads + l.kv_heads) * (o.qk * l.d_qk + o.ov * l.d_vo);
-  }
-  o.qk = o.ov = 0;
-  o.mlp = removed / neurons;
-  constexpr double kMost = 0.9;
-  if (o.mlp > kMost)
-    fail("{}: portable: {:.0f} % of the neurons would have to go, expected at most {:.0f} %", model.path(), 100 * o.mlp,
-         100 * kMost);
-  if (!sizes_by_layer(model.spec().architecture)) o.allocation = RankAllocation::Uniform;
-  return o;
-}
-
-// Under which llama.cpp loads it; empty: its own.
-std::string portable_architecture(const LoadedModel& model, const std::vector<CompressedLayer>& layers) {
-  const bool equal = std::ranges::all_of(layers, [&](const CompressedLayer& l) { return l.d_inter == layers[0].d_inter; });
-  return equal || !sizes_by_layer(model.spec().architecture) ? "" : "deci";
 }
 
 double share(const std::vector<double>& loss, std::int64_t rank) {
@@ -81,6 +54,7 @@ class Compressor {
   }
 
   void choose_ranks(std::string_view text) {
+    if (options_.portable) shared_pairs_ = shared_pair_importance(model_, text, options_);
     if (!options_.ranks.empty()) {
       check_ranks();
       ranks_ = options_.ranks;
@@ -171,12 +145,13 @@ class Compressor {
     }
     const AttentionMaps maps =
         attention_maps(model_.spec(), model_.spec().layer[static_cast<std::size_t>(layer)], w);
-    const AttentionReduction reduction(maps, moments);
+    const AttentionReduction reduction(maps, moments, shared_pairs_);
     report_.raised += reduction.raised();
     ranks.qk_loss = share(reduction.qk_loss(), ranks.d_qk);
     ranks.ov_loss = share(reduction.ov_loss(), ranks.d_vo);
-    set_attention(model_, layer, reduction.shrink(ranks.d_qk, ranks.d_vo), options_.type,
-                  layers_[static_cast<std::size_t>(layer)]);
+    AttentionMaps shrunk = reduction.shrink(ranks.d_qk, ranks.d_vo);
+    if (options_.heads > 0) fold_score_scale(shrunk);
+    set_attention(model_, layer, shrunk, options_.type, layers_[static_cast<std::size_t>(layer)]);
     walk_.spec_changed();
   }
 
@@ -237,6 +212,7 @@ class Compressor {
   }
 
   LoadedModel &model_, &dense_;
+  std::vector<double> shared_pairs_;
   const CompressOptions& options_;
   LayerWalk walk_, dense_walk_;
   std::int64_t done_ = 0, total_ = 0;
@@ -278,7 +254,7 @@ CompressionReport compress(const std::string& in, std::string_view text, const C
   compressor.choose_ranks(text);
   for (int layer = 0; layer < model.spec().layers; ++layer) compressor.shrink(layer);
   write_shrunk_model(model.file(), compressor.layers_, score_scale, options.type, out,
-                     options.portable ? portable_architecture(model, compressor.ranks_) : "");
+                     options.portable ? portable_architecture(model.spec().architecture, compressor.ranks_) : "");
 
   CompressionReport& report = compressor.report_;
   report.layers = compressor.ranks_;

@@ -32,9 +32,10 @@ struct CompressOptions {
   double qk = 0.2, ov = 0.2, mlp = 0.2;
   RankAllocation allocation = RankAllocation::Mixed;
   std::vector<CompressedLayer> ranks = {};  // not empty: these, of every layer, instead of what the shares and the allocation say
-  // What llama.cpp can run: heads as they are, the share that they would lose taken from the neurons instead. In llama
-  // models neurons differ by layer under the architecture "deci", llama's with sizes by layer; in others all layers keep as many.
+  // What llama.cpp can run (portable.h): all heads lose the share `heads` of their dimensions, the neurons the rest of what qk, ov
+  // and mlp say together.
   bool portable = false;
+  double heads = 0;
   DType type = DType::F16;  // of the layers' matrices: one that can be encoded
   NeuronChoice neurons = NeuronChoice::Down;
   std::optional<double> refit =

@@ -86,9 +86,9 @@ class Measurement {
     const AttentionReduction attention(maps, moments);
     Curves curves{attention.qk_loss(), attention.ov_loss(), {}};
     fill_gaps(curves.qk);
-    if (uniform.d_qk < sizes.d_qk)
+    if (!options_.portable && uniform.d_qk < sizes.d_qk)
       scale_to(curves.qk, uniform.d_qk, with_attention(layer, attention.shrink(uniform.d_qk, sizes.d_vo)));
-    if (uniform.d_vo < sizes.d_vo)
+    if (!options_.portable && uniform.d_vo < sizes.d_vo)
       scale_to(curves.ov, uniform.d_vo, with_attention(layer, attention.shrink(sizes.d_qk, uniform.d_vo)));
 
     const FeedForwardMaps block = feed_forward_maps(w);
@@ -184,7 +184,7 @@ std::vector<CompressedLayer> mixed_ranks(LoadedModel& model, std::string_view te
   constexpr double kLeastShare = 0.25;  // of each dimension: curves are not to be trusted to nothing
   Measurement measurement(model, text, options, count);
   const double d = static_cast<double>(model.spec().d);
-  std::vector<RankChoice> choices;  // three a layer
+  std::vector<RankChoice> choices;  // three a layer, or its neurons alone
   double budget = 0;
   for (int i = 0; i < model.spec().layers; ++i) {
     const LayerSpec& l = model.spec().layer[static_cast<std::size_t>(i)];
@@ -201,8 +201,10 @@ std::vector<CompressedLayer> mixed_ranks(LoadedModel& model, std::string_view te
     };
     try {
       Curves curves = measurement.measure(i);
-      add(std::move(curves.qk), d * (l.heads + l.kv_heads), options.qk, 2);
-      add(std::move(curves.ov), d * (l.heads + l.kv_heads), options.ov, 2);
+      if (!options.portable) {  // where all heads have one size
+        add(std::move(curves.qk), d * (l.heads + l.kv_heads), options.qk, 2);
+        add(std::move(curves.ov), d * (l.heads + l.kv_heads), options.ov, 2);
+      }
       add(std::move(curves.mlp),
           d * static_cast<double>(1 + model.weights().layer[static_cast<std::size_t>(i)].up->maps().size()),
           options.mlp, neuron_step(l.d_inter, options.type));
@@ -212,9 +214,15 @@ std::vector<CompressedLayer> mixed_ranks(LoadedModel& model, std::string_view te
   }
   const Allocation allocation = allocate_ranks(choices, budget);
   std::vector<CompressedLayer> layers;
-  for (std::size_t i = 0; i < allocation.ranks.size(); i += 3)
-    layers.push_back({static_cast<int>(allocation.ranks[i]), static_cast<int>(allocation.ranks[i + 1]),
-                      static_cast<int>(allocation.ranks[i + 2]), 0, 0, 0, 0});
+  auto rank = allocation.ranks.begin();
+  for (const LayerSpec& l : model.spec().layer) {
+    CompressedLayer& layer = layers.emplace_back(uniform_ranks(l.d_qk, l.d_vo, l.d_inter, options));
+    if (!options.portable) {
+      layer.d_qk = static_cast<int>(*rank++);
+      layer.d_vo = static_cast<int>(*rank++);
+    }
+    layer.d_inter = static_cast<int>(*rank++);
+  }
   return layers;
 }
 

@@ -17,7 +17,7 @@ inline constexpr int kMixedPasses = 5;              // of each window from each 
 // model's next-token distributions with that component alone at its uniform rank, measured on windows spread over the text (all
 // tokens, or as many evenly spaced ones as leave the dense logits in 256 MB); at other ranks it follows the
 // component's closed form. Statistics are those of the dense model, which runs changed for a while and is as
-// before in the end. `count` is called after each window's pass. Throws Error as compress() does.
+// before in the end. With options.portable heads have their uniform size. `count` is called after each window's pass. Throws Error as compress() does.
 std::vector<CompressedLayer> mixed_ranks(LoadedModel& model, std::string_view text,
                                          const CompressOptions& options, const std::function<void()>& count);
 

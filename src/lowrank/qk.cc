@@ -69,26 +69,33 @@ QkReduction::QkReduction(QkMaps maps, QkRotary rotary, QkCovariances covariances
   for (std::int64_t h = 0; h < maps_.group; ++h)
     prepare(c_.q[h], maps_.q_norm, h, q_energy_, "covariance of queries");
   prepare(c_.k, maps_.k_norm, 0, k_energy_, "covariance of keys");
-  order_pairs(importance);
   order_rest(importance);
-  split();
+  measure_pairs(importance);
 }
 
-void QkReduction::order_pairs(QkImportance importance) {
+void QkReduction::measure_pairs(QkImportance importance) {
   const std::int64_t d = maps_.d_qk, pairs = rotary_.dims / 2;
-  std::vector<double> losses(pairs), keys(pairs);
+  std::vector<double> keys(pairs);
+  pair_losses_.assign(pairs, 0.0);
   for (const std::vector<double>& cq : c_.q)
     for (std::int64_t p = 0; p < pairs; ++p) {
       const auto [a, b] = dimensions_of(p, rotary_);
       const double qa = cq[a * d + a], qb = cq[b * d + b], ka = c_.k[a * d + a], kb = c_.k[b * d + b];
-      losses[p] += 0.5 * (qa + qb) * (ka + kb);
+      pair_losses_[p] += 0.5 * (qa + qb) * (ka + kb);
       keys[p] += importance == QkImportance::Energy ? (qa + qb) * (ka + kb)
                                                     : std::sqrt(qa * ka) + std::sqrt(qb * kb);
     }
-  pair_order_ = falling(keys);
+  order_pairs(keys);
+}
+
+void QkReduction::order_pairs(std::span<const double> importance) {
+  const std::int64_t pairs = rotary_.dims / 2;
+  if (std::ssize(importance) != pairs) fail("importance of {} rotary pairs, found {}", pairs, importance.size());
+  pair_order_ = falling({importance.begin(), importance.end()});
   std::vector<double> ordered(pairs);
-  for (std::int64_t i = 0; i < pairs; ++i) ordered[i] = losses[pair_order_[i]];
+  for (std::int64_t i = 0; i < pairs; ++i) ordered[i] = pair_losses_[pair_order_[i]];
   pair_loss_ = loss_by_rank(ordered);
+  split();
 }
 
 void QkReduction::order_rest(QkImportance importance) {

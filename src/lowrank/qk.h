@@ -89,10 +89,14 @@ class QkReduction {
   double loss(std::int64_t dims, std::int64_t pairs) const;
   QkReduced shrink(std::int64_t dims, std::int64_t pairs) const;
 
+  const std::vector<double>& pair_losses() const { return pair_losses_; }  // what is lost with each rotary pair
+  // From now on pairs are kept by this importance, one number each. Throws Error if they are not as many.
+  void order_pairs(std::span<const double> importance);
+
   std::int64_t raised() const { return rest_.raised; }  // eigenvalues of the keys' covariance (roots.h)
 
  private:
-  void order_pairs(QkImportance importance);
+  void measure_pairs(QkImportance importance);
   void order_rest(QkImportance importance);
   void split();
   QkMaps choose(const std::vector<std::int64_t>& kept) const;
@@ -103,6 +107,7 @@ class QkReduction {
   std::vector<double> q_energy_, k_energy_;            // [group][d_qk], [d_qk] E q², E k² before the norm
   std::vector<std::int64_t> pair_order_, rest_order_;  // falling importance; rest_order_ under QK-norm only
   InnerSpectrum rest_;                                 // otherwise
+  std::vector<double> pair_losses_;                    // of each
   std::vector<double> pair_loss_, rest_loss_;          // by the number kept
   std::vector<std::int64_t> pairs_at_;                 // [d_qk + 1] how many of the dimensions kept are pairs
   std::vector<double> loss_;

@@ -1,6 +1,7 @@
 #include "lowrank/shrunk_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "base/error.h"
@@ -15,6 +16,8 @@ std::unique_ptr<LinearSite> site(std::initializer_list<const StoredMap*> maps) {
   for (const StoredMap* map : maps) linear.push_back(map->linear());
   return std::make_unique<DenseSite>(std::move(linear));
 }
+
+constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
 
 std::string block(int number) { return "blk." + std::to_string(number) + "."; }
 
@@ -80,7 +83,7 @@ bool heads_kept(const ModelSpec& before, std::span<const ShrunkLayer> layers) {
   return true;
 }
 
-void set_sizes(GgufWriter& writer, const std::string& prefix, std::span<const ShrunkLayer> layers, bool heads_kept) {
+void set_sizes(GgufWriter& writer, const std::string& prefix, std::span<const ShrunkLayer> layers, bool heads_kept, bool portable) {
   const auto set = [&](const char* key, int LayerSpec::*size) {
     std::vector<std::int64_t> values;
     for (const ShrunkLayer& layer : layers) values.push_back(layer.sizes.*size);
@@ -93,6 +96,7 @@ void set_sizes(GgufWriter& writer, const std::string& prefix, std::span<const Sh
   if (heads_kept) return;
   set("attention.key_length", &LayerSpec::d_qk);
   set("attention.value_length", &LayerSpec::d_vo);
+  if (portable) return;
   std::vector<std::int64_t> counts, pairs;
   for (const ShrunkLayer& layer : layers) {
     counts.push_back(std::ssize(layer.pairs) / layer.sizes.kv_heads);
@@ -101,6 +105,18 @@ void set_sizes(GgufWriter& writer, const std::string& prefix, std::span<const Sh
   if (pairs.empty()) return;
   writer.set(std::string(kPairCountKey), integers(std::move(counts)));
   writer.set(std::string(kPairsKey), integers(std::move(pairs)));
+}
+
+// What the rotary frequencies of heads of 2 n dimensions are to be divided by, so that they are these n.
+AlignedVector<float> rope_divisors(const GgufFile& in, const std::string& prefix, const ModelSpec& before,
+                                   std::span<const int> pairs) {
+  const double base = in.find_float(prefix + "rope.freq_base").value_or(10000);
+  AlignedVector<float> divisors;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const double own = std::pow(base, -static_cast<double>(i) / static_cast<double>(pairs.size()));
+    divisors.push_back(static_cast<float>(own / before.rotaries[0].frequencies[static_cast<std::size_t>(pairs[i])]));
+  }
+  return divisors;
 }
 
 }  // namespace
@@ -163,25 +179,36 @@ void set_feed_forward(LoadedModel& model, int number, const FeedForwardMaps& map
 void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, float score_scale,
                         DType type, const std::string& path, const std::string& architecture) {
   GgufWriter writer = rewriter(in, type, architecture);
-  const std::string own = in.get_string("general.architecture"), prefix = (architecture.empty() ? own : architecture) + ".";
+  const std::string own = in.get_string("general.architecture") + ".",
+                    prefix = architecture.empty() ? own : architecture + ".";
   const ModelSpec before = load_spec(in);
-  const bool kept = heads_kept(before, layers) && !in.has(kPairCountKey);
+  const bool portable = !architecture.empty(), kept = heads_kept(before, layers) && !in.has(kPairCountKey);
+  Replacements new_tensors = replacements(layers);
+  AlignedVector<float> divisors;
   if (!kept) {
-    writer.set_f32(prefix + "attention.scale", score_scale);
-    // What the pairs are counted in: without this key it would be a head's new size.
-    if (!in.has(own + ".rope.dimension_count"))
+    writer.set_f32(prefix + "attention.scale", portable ? layers[0].sizes.score_scale : score_scale);
+    if (portable) {
+      writer.set_u32(prefix + "rope.dimension_count", static_cast<std::uint32_t>(layers[0].sizes.d_qk));
+      const std::span pairs = std::span(layers[0].pairs).first(layers[0].pairs.size() / static_cast<std::size_t>(layers[0].sizes.kv_heads));
+      divisors = rope_divisors(in, own, before, pairs);
+      new_tensors.add_floats(std::string(kRopeDivisors), divisors, {std::ssize(divisors)});
+    } else if (!in.has(own + "rope.dimension_count")) {
+      // What the pairs are counted in: without this key it would be a head's new size.
       writer.set_u32(prefix + "rope.dimension_count", static_cast<std::uint32_t>(2 * before.rotaries[0].pairs));
+    }
   }
-  set_sizes(writer, prefix, layers, kept);
+  set_sizes(writer, prefix, layers, kept, portable);
 
-  const Replacements new_tensors = replacements(layers);
   for (const GgufTensor& t : in.tensors()) {
     if (const Replacement* r = new_tensors.find(t.name))
       writer.add_tensor(t.name, r->type, r->shape);
     else
       writer.add_tensor(t.name, t.dtype, std::span(t.shape).first(static_cast<std::size_t>(t.dims)));
   }
+  if (!divisors.empty() && !in.find_tensor(kRopeDivisors))
+    writer.add_tensor(std::string(kRopeDivisors), DType::F32, std::vector<std::int64_t>{std::ssize(divisors)});
   writer.write(path, [&](std::size_t i, auto&& sink) {
+    if (i == in.tensors().size()) return sink(std::as_bytes(std::span(divisors)));
     const GgufTensor& t = in.tensors()[i];
     const Replacement* r = new_tensors.find(t.name);
     sink(r ? r->bytes : std::span(t.data, t.bytes));

@@ -27,7 +27,8 @@ void set_feed_forward(LoadedModel& model, int number, const FeedForwardMaps& map
 
 // Writes a model file of these layers, one for each of `in`: everything else is copied, tensors as they are
 // stored and metadata with the new sizes; where all heads are as they were their keys are too. score_scale: of
-// all layers. architecture: as for rewriter. The file appears whole or not at all.
+// all layers. An architecture says that the file is to be portable (portable.h): written under that name, heads of one size
+// with the rotary frequencies of the first layer's in rope_freqs.weight. The file appears whole or not at all.
 void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, float score_scale,
                         DType type, const std::string& path, const std::string& architecture = {});
 

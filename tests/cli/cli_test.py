@@ -724,6 +724,24 @@ class Compress(Case):
         self.assertIn("removed", self.ok(*self.command, "--qk", "0", "--ov", "0.5", "--mlp", "0.1", "--type", "q8_0").decode())
         self.assertEqual(os.listdir(os.path.dirname(self.out)), ["out.gguf"])
 
+    def test_portable_and_ranks(self):
+        first = self.ok(*self.command, "--ratio", "0.2", "--portable", "--json")
+        self.assertNotIn("rope.pairs", self.ok("info", self.out, "--json").decode())
+        whole = open(self.out, "rb").read()
+        report = self.file(first, "report.json")
+        self.refused(2, "go without it", *self.command, "--ranks", report, "--ratio", "0.2")
+        self.refused(2, "which is read", "compress", "-m", self.TINY, "-f", self.text, "--ranks", report, "-o", report)
+        self.refused(1, "no report of narrows compress", *self.command, "--ranks", self.file(b"{}"))
+        self.refused(1, "no report of narrows compress", *self.command, "--ranks", self.text)
+        self.refused(2, "takes --ratio alone", *self.command, "--ratio", "0.3", "--method", "svd", "--portable")
+        self.refused(2, "--portable takes", *self.command, "--ratio", "0.3", "--portable", "--qk", "0.1")
+        self.refused(2, "--portable takes", *self.command, "--ratio", "0.3", "--portable", "--mlp", "0.1")
+        self.assertIn("removed", self.ok(*self.command, "--ratio", "0.2", "--portable", "--qk", "0.25", "--ov", "0.25").decode())
+        layers = json.loads(self.ok(*self.command, "--ranks", report, "--json"))["layers"]
+        sizes = lambda layers: [[layer[key] for key in ["d_qk", "d_vo", "d_inter"]] for layer in layers]
+        self.assertEqual(sizes(layers), sizes(json.loads(first)["layers"]))
+        self.assertGreater(len(whole), 0)
+
     def test_thin_maps(self):
         for method in ["svd", "asvd", "svd-llm"]:
             result = run(*self.command, "--ratio", "0.3", "--method", method, "--json")

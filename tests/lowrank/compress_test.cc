@@ -165,6 +165,88 @@ TEST_F(Compress, MixedRanks) {
   }
 }
 
+// An earlier report's ranks give the same file.
+TEST_F(Compress, RanksOfAReport) {
+  CompressOptions options = shares(0.3, 0.3, 0.3);
+  options.allocation = RankAllocation::Mixed;
+  CompressionReport report;
+  const std::string first = bytes(compressed(tiny("llama-gqa"), options, &report));
+  CompressOptions again = shares(0, 0, 0);
+  again.ranks = report.layers;
+  EXPECT_EQ(bytes(compressed(tiny("llama-gqa"), again)), first);
+  const auto refused = [&](const char* what) {
+    EXPECT_THAT([&] { compress(tiny("llama-gqa"), some_text(50), again, dir_.file("none.gguf")); },
+                ThrowsMessage<Error>(HasSubstr(what)));
+  };
+  again.ranks[0].d_qk = 3;
+  refused("layer 0: d_qk 3");
+  again.ranks[0].d_qk = 2;
+  again.ranks[1].d_inter = 1 << 20;
+  refused("layer 1: d_inter 1048576");
+  again.ranks.pop_back();
+  refused("ranks of");
+}
+
+// Nothing in the file but what llama.cpp knows.
+TEST_F(Compress, Portable) {
+  for (const char* name : kModels)
+    for (const RankAllocation allocation : {RankAllocation::Uniform, RankAllocation::Mixed}) {
+      CompressOptions options = shares(0.2, 0.2, 0.2);
+      options.portable = true;
+      options.allocation = allocation;
+      CompressionReport report;
+      const std::string path = compressed(tiny(name), options, &report);
+      const GgufFile before_file = GgufFile::open(tiny(name)), file = GgufFile::open(path);
+      const ModelSpec before = load_spec(before_file), spec = load_spec(file);
+      const double most = before.layer[0].d_inter > 32 ? 0.8 : 0.9;  // neurons go in steps of 16
+      EXPECT_LE(static_cast<double>(report.parameters), most * static_cast<double>(report.parameters_before) + 200) << name;
+      EXPECT_FALSE(file.has(kPairsKey));
+      EXPECT_EQ(file.metadata().size(), before_file.metadata().size() + !before_file.has("general.quantization_version"));
+      bool equal = true;
+      for (std::size_t i = 0; i < spec.layer.size(); ++i) {
+        EXPECT_EQ(spec.layer[i].d_qk, before.layer[i].d_qk);
+        EXPECT_EQ(spec.layer[i].d_vo, before.layer[i].d_vo);
+        EXPECT_EQ(spec.layer[i].score_scale, before.layer[i].score_scale);
+        equal &= spec.layer[i].d_inter == spec.layer[0].d_inter;
+      }
+      EXPECT_EQ(spec.architecture, equal ? before.architecture : "deci") << name;
+      EXPECT_TRUE(equal || before.architecture == "llama") << name;
+      EXPECT_EQ(logits(path, 1), logits(path, 1000)) << name;
+    }
+  // Smaller heads: the rotary frequencies are some of the model's own.
+  for (const char* name : {"llama-gqa", "llama3-tied"}) {
+    CompressOptions options = shares(0.3, 0.3, 0.3);
+    options.portable = true;
+    options.heads = 0.25;
+    const std::string path = compressed(tiny(name), options);
+    const GgufFile file = GgufFile::open(path);
+    const ModelSpec before = load_spec(GgufFile::open(tiny(name))), spec = load_spec(file);
+    EXPECT_FALSE(file.has(kPairsKey));
+    ASSERT_EQ(spec.rotaries.size(), 1u);
+    EXPECT_EQ(2 * spec.rotaries[0].pairs, spec.layer[0].d_qk);
+    for (const LayerSpec& l : spec.layer) {
+      EXPECT_EQ(l.d_qk, before.layer[0].d_qk * 3 / 4);
+      EXPECT_EQ(l.d_vo, l.d_qk);
+      EXPECT_FLOAT_EQ(l.score_scale, 1 / std::sqrt(static_cast<float>(l.d_qk)));  // folded into the queries
+    }
+    for (const float f : spec.rotaries[0].frequencies)
+      EXPECT_TRUE(std::ranges::any_of(before.rotaries[0].frequencies, [&](float g) { return std::abs(f - g) <= 1e-6f * g; }));
+    EXPECT_EQ(logits(path, 1), logits(path, 1000)) << name;
+    options.heads = 0.02;  // nothing goes
+    EXPECT_LT(relative_difference(logits(compressed(tiny(name), options), 1000), logits(tiny(name), 1000)), 1.0);
+  }
+  CompressOptions options = shares(0.2, 0.2, 0.2);
+  options.portable = true;
+  options.heads = 0.2;
+  for (const char* name : {"gemma3", "qwen2", "llama-yarn"})
+    EXPECT_THAT([&] { compress(tiny(name), some_text(50), options, dir_.file("none.gguf")); },
+                ThrowsMessage<Error>(HasSubstr("have to stay as they are")));
+  options = shares(0.9, 0.9, 0.9);
+  options.portable = true;
+  EXPECT_THAT([&] { compress(tiny("llama-gqa"), some_text(50), options, dir_.file("none.gguf")); },
+              ThrowsMessage<Error>(HasSubstr("of the neurons would have to go")));
+}
+
 // Refits that aim at the dense model's stream end nearer to it.
 TEST_F(Compress, Correction) {
   CompressOptions options = shares(0.3, 0.3, 0.3);

@@ -57,6 +57,7 @@ def main():
             raise ToolError(f"{folder}: expected a new or empty folder")
         import torch
         import transformers
+        transformers.utils.logging.disable_progress_bar()
         from reference import hf
         model = hf.load(path).to(getattr(torch, a.dtype))
         model.save_pretrained(folder)

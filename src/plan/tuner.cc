@@ -41,6 +41,7 @@ class Tuner {
         const TuneOptions& options)
       : model_(model), reference_(reference), target_(loaded(*model)), o_(options) {
     check(o_);
+    site_search_tokens_ = o_.search_tokens;
     if (o_.cache) {  // judged on whole windows
       o_.search_tokens = std::max(o_.search_tokens, o_.prompt + o_.generate);
       o_.validation_tokens = std::max(o_.validation_tokens, o_.prompt + o_.generate);
@@ -117,7 +118,8 @@ class Tuner {
     const auto first = part(0, o_.sensitivity_tokens);
     if (model_->adds_bos() && model_->bos() != kNoToken) sensitivity_tokens_.push_back(model_->bos());
     sensitivity_tokens_.insert(sensitivity_tokens_.end(), first.begin(), first.end());
-    search_text_ = model_->detokenize(part(o_.sensitivity_tokens, o_.search_tokens), true);
+    search_text_ = model_->detokenize(part(o_.sensitivity_tokens, site_search_tokens_), true);
+    cache_text_ = model_->detokenize(part(o_.sensitivity_tokens, o_.search_tokens), true);
     validation_text_ = model_->detokenize(part(o_.sensitivity_tokens + o_.search_tokens, o_.validation_tokens), true);
     speed_tokens_.assign(ids.begin(), ids.begin() + std::min<std::ptrdiff_t>(std::ssize(ids), o_.prompt + o_.generate));
     result_.calibration_tokens = o_.sensitivity_tokens + o_.search_tokens;
@@ -344,7 +346,7 @@ class Tuner {
       return;
     }
     for (const double tau : {0.5, 0.35, 0.25, 0.18, 0.12, 0.09, 0.06, 0.04}) {
-      const EvalResult found = judge_cache(search_text_, tau, stage("cache"));
+      const EvalResult found = judge_cache(cache_text_, tau, stage("cache"));
       if (!meets(found.agreement->perplexity_ratio, found.agreement->kl_mean, 1, kMargin)) continue;
       result_.plan.cache.tau = tau;
       break;
@@ -410,7 +412,8 @@ class Tuner {
   LoadedModel& target_;
   TuneOptions o_;
   std::vector<TokenId> sensitivity_tokens_, speed_tokens_;
-  std::string search_text_, validation_text_;
+  std::int64_t site_search_tokens_ = 0;
+  std::string search_text_, cache_text_, validation_text_;  // the first is how the second begins
   std::vector<Candidate> candidates_;
   std::optional<ReferenceScores> dense_scores_;  // on the search text
   bool gates_possible_ = false;  // the file of bases has some that are no rotation

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -40,9 +41,19 @@ int register_temporary(const std::string& path) {
   return -1;  // more than kSlots files at once: those are removed by destructors only
 }
 
+// Two, so that the one that a handler may read is not the one being filled.
+struct Note {
+  std::size_t size = 0;
+  char text[1024];
+};
+std::array<Note, 2> notes;
+std::atomic<int> current_note{0};
+
 extern "C" void on_interrupt(int signal_number) {
   for (auto& slot : slots)
     if (slot.state.load() == 2) ::unlink(slot.path);
+  const Note& note = notes[static_cast<std::size_t>(current_note.load())];
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, note.text, note.size);
   ::signal(signal_number, SIG_DFL);
   ::raise(signal_number);
 }
@@ -54,6 +65,14 @@ void install_interrupt_handler() {
   action.sa_handler = on_interrupt;
   sigemptyset(&action.sa_mask);
   for (int s : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(s, &action, nullptr);
+}
+
+void set_interrupt_note(std::string_view text) {
+  const int next = 1 - current_note.load();
+  Note& note = notes[static_cast<std::size_t>(next)];
+  note.size = std::min(text.size(), sizeof(note.text));
+  std::copy_n(text.begin(), note.size, note.text);
+  current_note.store(next);
 }
 
 TemporaryFile::TemporaryFile() {

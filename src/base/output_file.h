@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace narrows {
 
@@ -49,5 +50,8 @@ class TemporaryFile {
 // On SIGINT, SIGTERM and SIGHUP: removes every uncommitted OutputFile and every TemporaryFile, then ends the process by
 // the same signal.
 void install_interrupt_handler();
+
+// What is written to standard error when one of these signals ends the process, up to 1 KB; empty: nothing.
+void set_interrupt_note(std::string_view text);
 
 }  // namespace narrows

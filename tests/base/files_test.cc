@@ -187,6 +187,33 @@ TEST(OutputFile, LeavesNothingWhenInterrupted) {
   }
 }
 
+TEST(OutputFile, SaysWhatAnInterruptionLeaves) {
+  int errors[2], ready[2];
+  ASSERT_EQ(::pipe(errors), 0);
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    install_interrupt_handler();
+    ::dup2(errors[1], STDERR_FILENO);
+    set_interrupt_note("first\n");
+    set_interrupt_note(std::string(5000, 'x'));
+    set_interrupt_note("last\n");
+    if (::write(ready[1], "x", 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  ::close(errors[1]);
+  char byte, text[100];
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  ASSERT_EQ(::kill(child, SIGINT), 0);
+  const ssize_t size = ::read(errors[0], text, sizeof(text));
+  EXPECT_EQ(std::string(text, static_cast<std::size_t>(std::max<ssize_t>(size, 0))), "last\n");
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
+  for (const int fd : {errors[0], ready[0], ready[1]}) ::close(fd);
+}
+
 TEST(OutputFile, ManyAtOnce) {
   const TempDir dir;
   std::vector<std::unique_ptr<OutputFile>> files;

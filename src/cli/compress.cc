@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cmath>
+
 #include "base/error.h"
 #include "base/progress.h"
 #include "cli/common.h"
@@ -37,6 +39,7 @@ Json as_json(const CompressionReport& report, const CompressCommand& o) {
       {"parameters_before", report.parameters_before},
       {"parameters", report.parameters},
       {"removed", 1 - static_cast<double>(report.parameters) / static_cast<double>(report.parameters_before)},
+      {"cache", report.cache},
       {"raised_eigenvalues", report.raised}};
   Json& layers = json["layers"] = Json::array();
   for (const CompressedLayer& l : report.layers)
@@ -50,23 +53,25 @@ Json as_json(const CompressionReport& report, const CompressCommand& o) {
   return json;
 }
 
+std::string percent(double share) { return std::isnan(share) ? "-" : fmt::format("{:.3f}%", 100 * share); }
+
 std::string as_table(const CompressionReport& report, const CompressCommand& o) {
   std::string text = fmt::format("{:>5} {:>5} {:>5} {:>8}   lost of {:>8} {:>8} {:>8} {:>8}\n", "layer",
                                  "d_qk", "d_vo", "d_inter", "scores", "values", "outputs", "stream");
   for (std::size_t i = 0; i < report.layers.size(); ++i) {
     const CompressedLayer& l = report.layers[i];
-    text += fmt::format("{:>5} {:>5} {:>5} {:>8}           {:>7.3f}% {:>7.3f}% {:>7.3f}% {:>7.3f}%\n", i,
-                        l.d_qk, l.d_vo, l.d_inter, 100 * l.qk_loss, 100 * l.ov_loss, 100 * l.mlp_loss,
-                        100 * l.stream_error);
+    text += fmt::format("{:>5} {:>5} {:>5} {:>8}           {:>8} {:>8} {:>8} {:>8}\n", i, l.d_qk, l.d_vo,
+                        l.d_inter, percent(l.qk_loss), percent(l.ov_loss), percent(l.mlp_loss),
+                        percent(l.stream_error));
   }
   text += fmt::format(
       "\n{} tokens in {:.1f} s, peak memory {}\n{}: {} of {} weights of the layers' maps, {:.1f} % removed; "
-      "{}\n",
+      "{:.1f} % of the key/value cache left; {}\n",
       report.tokens, report.seconds, human_bytes(static_cast<double>(report.peak_bytes)), o.out,
       human_count(static_cast<double>(report.parameters)),
       human_count(static_cast<double>(report.parameters_before)),
       100 - 100 * static_cast<double>(report.parameters) / static_cast<double>(report.parameters_before),
-      human_bytes(static_cast<double>(report.file_bytes)));
+      100 * report.cache, human_bytes(static_cast<double>(report.file_bytes)));
   return text;
 }
 

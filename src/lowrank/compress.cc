@@ -258,6 +258,7 @@ CompressionReport compress(const std::string& in, std::string_view text, const C
 
   CompressionReport& report = compressor.report_;
   report.layers = compressor.ranks_;
+  report.cache = static_cast<double>(cache_numbers(model.spec())) / static_cast<double>(cache_numbers(dense.spec()));
   finish(report, start, out);
   return report;
 }

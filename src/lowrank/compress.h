@@ -20,7 +20,7 @@ enum class RankAllocation {
 struct CompressedLayer {
   int d_qk = 0, d_vo = 0, d_inter = 0;
   // The share of the mean square of scores, of the heads' outputs and of the block's outputs that is lost on
-  // the calibration text, before refits.
+  // the calibration text, before refits. Of the baselines, what has not been measured is NaN.
   double qk_loss = 0, ov_loss = 0, mlp_loss = 0;
   double stream_error =
       0;  // mean over tokens of ‖difference from the dense model's stream‖² / ‖that stream‖²
@@ -54,6 +54,7 @@ struct CompressionReport {
   std::int64_t tokens = 0;
   std::vector<CompressedLayer> layers;
   std::int64_t parameters_before = 0, parameters = 0;  // of the layers' linear maps, biases included
+  double cache = 1;  // of the numbers that a token takes in the key/value cache, the share that is left
   std::int64_t raised = 0;  // eigenvalues of statistics that were raised: the text determines too little
   bool few_tokens = false;  // fewer than neurons: the refit rests on its ridge
   double seconds = 0;

@@ -117,7 +117,7 @@ CompressionReport compress_linear(const std::string& in, std::string_view text, 
     } catch (const Error& error) {
       fail("{}: layer {}: {}", model.path(), i, error.what());
     }
-    report.layers.push_back({sizes.d_qk, sizes.d_vo, sizes.d_inter, 0, 0, 0, 0});
+    report.layers.push_back(unmeasured(sizes));
     walk.spec_changed();
     walk.pass_layer(i, progress);
   }

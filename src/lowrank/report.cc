@@ -1,5 +1,7 @@
 #include "lowrank/report.h"
 
+#include <limits>
+
 #include "base/error.h"
 #include "base/measure.h"
 
@@ -16,6 +18,17 @@ std::int64_t parameters_of(const LinearSite& site) {
 
 std::int64_t parameters(const LayerWeights& w) {
   return parameters_of(*w.qkv) + parameters_of(*w.o) + parameters_of(*w.up) + parameters_of(*w.down);
+}
+
+std::int64_t cache_numbers(const ModelSpec& spec) {
+  std::int64_t count = 0;
+  for (const LayerSpec& l : spec.layer) count += std::int64_t{l.kv_heads} * (l.d_qk + l.d_vo);
+  return count;
+}
+
+CompressedLayer unmeasured(const LayerSpec& layer) {
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  return {layer.d_qk, layer.d_vo, layer.d_inter, kUnknown, kUnknown, kUnknown, kUnknown};
 }
 
 float common_score_scale(const LoadedModel& model) {

@@ -11,6 +11,12 @@ namespace narrows {
 // Of a layer's linear maps, biases included.
 std::int64_t parameters(const LayerWeights& weights);
 
+// That a token's keys and values take in the cache, of all layers.
+std::int64_t cache_numbers(const ModelSpec& spec);
+
+// A layer that keeps its sizes and whose losses are not known: NaN.
+CompressedLayer unmeasured(const LayerSpec& layer);
+
 // Throws Error if layers scale their scores differently, which a file could not say.
 float common_score_scale(const LoadedModel& model);
 

@@ -5,11 +5,16 @@
 
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
+
 #include <cmath>
+#include <filesystem>
 
 #include "base/error.h"
+#include "base/output_file.h"
 #include "base/progress.h"
 #include "cli/common.h"
+#include "lowrank/checkpoint.h"
 #include "lowrank/compress_linear.h"
 
 namespace narrows::cli {
@@ -104,6 +109,25 @@ std::vector<CompressedLayer> read_ranks(const std::string& path) {
   return ranks;
 }
 
+// What an interruption leaves is said by the line that it ends with.
+void keep_interruptions(CompressCommand& o) {
+  const auto say = [](const std::string& what) {
+    set_interrupt_note(fmt::format("{}narrows: interrupted: {}\n", ::isatty(STDERR_FILENO) ? "\r\033[K" : "", what));
+  };
+  say("no layer is finished, the same command starts anew");
+  o.options.kept = [say, &o, first = true](int finished, int layers) mutable {
+    if (first && finished > 0) note(fmt::format("{}.partial: layers 0 to {} are finished", o.out, finished - 1));
+    first = false;
+    say(goes_on(finished, layers));
+  };
+}
+
+CompressionReport compress_by_method(const CompressCommand& o, const std::string& text) {
+  const auto* linear = std::find(std::begin(kLinearMethods), std::end(kLinearMethods), o.method);
+  if (linear == std::end(kLinearMethods)) return compress(o.in, text, o.options, o.out);
+  return compress_linear(o.in, text, static_cast<LinearMethod>(linear - kLinearMethods), *o.ratio, o.options, o.out);
+}
+
 void run(CompressCommand& o) {
   if (!o.ranks.empty()) {
     if (o.ratio || o.qk || o.ov || o.mlp || !o.allocate.empty() || o.method != "a3" || o.options.portable)
@@ -140,28 +164,33 @@ void run(CompressCommand& o) {
     o.options.neurons =
         static_cast<NeuronChoice>(std::find(std::begin(kNeurons), std::end(kNeurons), o.neurons) - kNeurons);
   read_ridge("--refit", o.refit, o.options.refit);
-  const auto* linear = std::find(std::begin(kLinearMethods), std::end(kLinearMethods), o.method);
-  const bool is_linear = linear != std::end(kLinearMethods);
-  if (is_linear &&
-      (!o.ratio || o.qk || o.ov || o.mlp || !o.neurons.empty() || !o.refit.empty() || !o.allocate.empty() || o.options.portable))
+  if (o.method != "a3" && (!o.ratio || o.qk || o.ov || o.mlp || !o.neurons.empty() || !o.refit.empty() ||
+                           !o.allocate.empty() || o.options.portable))
     throw UsageError(fmt::format("--method {} takes --ratio alone", o.method));
+  if (o.options.resume && o.method != "a3")
+    throw UsageError(fmt::format("--resume goes with --method a3, not with {}", o.method));
   check_output(o.out, {o.in, o.text, o.ranks});
+  if (o.options.resume) {
+    std::error_code absent;
+    if (std::filesystem::exists(o.out, absent) && !std::filesystem::is_regular_file(o.out, absent))
+      throw UsageError(fmt::format("--resume: expected a file to write, found the device or pipe {}", o.out));
+    check_output(o.out + ".partial", {o.in, o.text, o.ranks});
+    keep_interruptions(o);
+  }
   const std::string text = read_text(o.text);
   std::optional<Progress> bar;
   o.options.progress = [&](std::int64_t done, std::int64_t total) {
     if (!bar) bar.emplace("compress", total);
     bar->update(done);
   };
-  const CompressionReport report =
-      is_linear ? compress_linear(o.in, text, static_cast<LinearMethod>(linear - kLinearMethods), *o.ratio,
-                                  o.options, o.out)
-                : compress(o.in, text, o.options, o.out);
+  const CompressionReport report = compress_by_method(o, text);
   bar.reset();
-  if (is_linear) note(fmt::format("{} holds the products of the thin maps in full: it is no smaller", o.out));
+  set_interrupt_note("");
+  if (o.method != "a3")
+    note(fmt::format("{} holds the products of the thin maps in full: it is no smaller", o.out));
   if (report.few_tokens)
-    note(fmt::format(
-        "the text has {} tokens, fewer than a layer has neurons: what it leaves open stays as it was",
-        report.tokens));
+    note(fmt::format("the text has {} tokens, fewer than a layer has neurons: what it leaves open stays as it was",
+                     report.tokens));
   print(o.json ? as_json(report, o).dump(2) + "\n" : as_table(report, o));
 }
 
@@ -229,12 +258,15 @@ void add_compress(CLI::App& program) {
                    "Threads; 0: every core (default). The file does not depend on them")
       ->type_name("N")
       ->check(range(0, 1024));
+  command->add_flag("--resume", o->options.resume,
+                    "Keep finished layers in OUT.gguf.partial until OUT.gguf is written, and go on from those there");
   command->add_flag("--json", o->json, "Print JSON");
   command->footer(R"(
 One pass over the text, layer by layer, each on what the new layers before it make of the text. Heads keep whole rotary
 pairs and an even number of value dimensions, layers keep neurons in steps of 16 or of a block of the type; rounding removes
 more, never less. OUT.gguf is a model like any other for every command here: judge it on another text than this one
-(narrows eval -m OUT.gguf --reference IN.gguf -f OTHER).)");
+(narrows eval -m OUT.gguf --reference IN.gguf -f OTHER). With --resume, a run that was interrupted goes on when the same
+command is given again, and gives the same file.)");
   command->callback([o] { run(*o); });
 }
 

@@ -8,6 +8,7 @@
 #include "formats/requantize.h"
 #include "generate/layer_walk.h"
 #include "lowrank/attention_reduction.h"
+#include "lowrank/checkpoint.h"
 #include "lowrank/covariance.h"
 #include "lowrank/mixed_ranks.h"
 #include "lowrank/portable.h"
@@ -47,16 +48,16 @@ class Compressor {
     const int layers = model.spec().layers;
     layers_.resize(static_cast<std::size_t>(layers));
     dense_walk_.pass_embedding();
-    total_ = (options.correct ? 5 : 4) * layers * walk_.windows();
+    total_ = passes() * layers * walk_.windows();
     if (options.ranks.empty() && options.allocation == RankAllocation::Mixed)
-      total_ += kMixedPasses * layers *
-                ((std::min(walk_.tokens(), kMixedTokens) + options.window - 1) / options.window);
+      mixed_ = kMixedPasses * layers * ((std::min(walk_.tokens(), kMixedTokens) + options.window - 1) / options.window);
+    total_ += mixed_;
   }
 
   void choose_ranks(std::string_view text) {
-    if (options_.portable) shared_pairs_ = shared_pair_importance(model_, text, options_);
+    measure_pairs(text);
     if (!options_.ranks.empty()) {
-      check_ranks();
+      check_ranks(options_.ranks);
       ranks_ = options_.ranks;
       return;
     }
@@ -68,11 +69,36 @@ class Compressor {
       ranks_.push_back(uniform_ranks(l.d_qk, l.d_vo, l.d_inter, options_));
   }
 
+  // What an earlier run has done: its ranks and its first layers. Throws Error if they are not this model's.
+  void restore(std::string_view text, const std::vector<CompressedLayer>& ranks, std::vector<FinishedLayer>& finished) {
+    measure_pairs(text);
+    check_ranks(ranks);
+    ranks_ = ranks;
+    done_ += mixed_;
+    for (std::size_t i = 0; i < finished.size(); ++i) {
+      const int layer = static_cast<int>(i);
+      LayerWeights& weights = model_.weights().layer[i];
+      try {
+        check_finished(model_, layer, ranks_[i], options_.type, finished[i]);
+      } catch (const Error& error) {
+        fail("layer {}: {}", layer, error.what());
+      }
+      count_dense(layer, weights);
+      layers_[i] = std::move(finished[i].maps);
+      run_with(model_, layer, layers_[i]);
+      walk_.spec_changed();
+      done_ += (passes() - 2) * walk_.windows();
+      dense_walk_.pass_layer(layer, count());
+      walk_.pass_layer(layer, count());
+      ranks_[i] = finished[i].report;
+      report_.raised += finished[i].raised;
+      report_.parameters += parameters(weights);
+    }
+  }
+
   void shrink(int layer) {
     LayerWeights& weights = model_.weights().layer[static_cast<std::size_t>(layer)];
-    report_.parameters_before += parameters(weights);
-    const LayerSpec sizes = model_.spec().layer[static_cast<std::size_t>(layer)];
-    report_.few_tokens |= walk_.tokens() < sizes.d_inter;
+    count_dense(layer, weights);
     CompressedLayer& ranks = ranks_[static_cast<std::size_t>(layer)];
     try {
       shrink_attention(layer, weights, ranks);
@@ -92,18 +118,30 @@ class Compressor {
   std::vector<CompressedLayer> ranks_;
 
  private:
-  void check_ranks() const {
+  std::int64_t passes() const { return options_.correct ? 5 : 4; }  // of each window through each layer
+
+  // Of the dense model: while all layers are as they were.
+  void measure_pairs(std::string_view text) {
+    if (options_.portable) shared_pairs_ = shared_pair_importance(model_, text, options_);
+  }
+
+  void count_dense(int layer, const LayerWeights& weights) {
+    report_.parameters_before += parameters(weights);
+    report_.few_tokens |= walk_.tokens() < model_.spec().layer[static_cast<std::size_t>(layer)].d_inter;
+  }
+
+  void check_ranks(const std::vector<CompressedLayer>& ranks) const {
     const std::vector<LayerSpec>& layers = model_.spec().layer;
-    if (options_.ranks.size() != layers.size())
-      fail("{}: ranks of {} layers, found {}", model_.path(), layers.size(), options_.ranks.size());
+    if (ranks.size() != layers.size())
+      fail("{}: ranks of {} layers, found {}", model_.path(), layers.size(), ranks.size());
     const auto check = [&](std::size_t layer, const char* what, int rank, int most, int step) {
       if (rank < 1 || rank > most || (rank % step && rank != most))
         fail("{}: layer {}: {} {}: expected 1 to {}{}", model_.path(), layer, what, rank, most, step > 1 ? ", even" : "");
     };
     for (std::size_t i = 0; i < layers.size(); ++i) {
-      check(i, "d_qk", options_.ranks[i].d_qk, layers[i].d_qk, 2);
-      check(i, "d_vo", options_.ranks[i].d_vo, layers[i].d_vo, 1);
-      check(i, "d_inter", options_.ranks[i].d_inter, layers[i].d_inter, 1);
+      check(i, "d_qk", ranks[i].d_qk, layers[i].d_qk, 2);
+      check(i, "d_vo", ranks[i].d_vo, layers[i].d_vo, 1);
+      check(i, "d_inter", ranks[i].d_inter, layers[i].d_inter, 1);
     }
   }
   std::function<void()> count() {
@@ -215,7 +253,7 @@ class Compressor {
   std::vector<double> shared_pairs_;
   const CompressOptions& options_;
   LayerWalk walk_, dense_walk_;
-  std::int64_t done_ = 0, total_ = 0;
+  std::int64_t done_ = 0, total_ = 0, mixed_ = 0;  // passes; those that choose ranks
 };
 
 }  // namespace
@@ -249,14 +287,51 @@ CompressionReport compress(const std::string& in, std::string_view text, const C
   const CompressOptions options = asked.portable ? portable_options(model, asked) : asked;
   LoadedModel dense(in, {.threads = std::max(options.threads, 0), .repack = false});
   const float score_scale = common_score_scale(model);
+  const int layers = model.spec().layers;
   set_linear_algebra_threads(1);  // its last bits depend on the number
-  Compressor compressor(model, dense, text, options);
-  compressor.choose_ranks(text);
-  for (int layer = 0; layer < model.spec().layers; ++layer) compressor.shrink(layer);
-  write_shrunk_model(model.file(), compressor.layers_, score_scale, options.type, out,
-                     options.portable ? portable_architecture(model.spec().architecture, compressor.ranks_) : "");
+  std::optional<Checkpoint> checkpoint;
+  if (options.resume) checkpoint.emplace(out + ".partial", run_settings(model, text, asked));
+  int finished = 0;
+  const auto kept = [&](int layer) {
+    finished = layer;
+    if (options.kept) options.kept(finished, layers);
+  };
 
+  Compressor compressor(model, dense, text, options);
   CompressionReport& report = compressor.report_;
+  if (checkpoint && checkpoint->found()) {
+    try {
+      kept(static_cast<int>(checkpoint->layers().size()));
+      compressor.restore(text, checkpoint->ranks(), checkpoint->layers());
+    } catch (const Error& error) {
+      fail("{}: {}; remove it to start anew", checkpoint->path(), error.what());
+    }
+  } else {
+    compressor.choose_ranks(text);
+    if (checkpoint) checkpoint->begin(compressor.ranks_);
+    if (checkpoint) kept(0);
+  }
+  for (int layer = finished; layer < layers; ++layer) {
+    const std::int64_t raised = report.raised;
+    compressor.shrink(layer);
+    if (!checkpoint) continue;
+    const auto at = static_cast<std::size_t>(layer);
+    try {
+      checkpoint->add(compressor.layers_[at], compressor.ranks_[at], report.raised - raised);
+    } catch (const Error& error) {
+      fail("{}; {}", error.what(), goes_on(finished, layers));
+    }
+    kept(layer + 1);
+  }
+  try {
+    write_shrunk_model(model.file(), compressor.layers_, score_scale, options.type, out,
+                       options.portable ? portable_architecture(model.spec().architecture, compressor.ranks_) : "");
+  } catch (const Error& error) {
+    if (!checkpoint) throw;
+    fail("{}; {}", error.what(), goes_on(finished, layers));
+  }
+  if (checkpoint) checkpoint->remove();
+
   report.layers = compressor.ranks_;
   report.cache = static_cast<double>(cache_numbers(model.spec())) / static_cast<double>(cache_numbers(dense.spec()));
   finish(report, start, out);

@@ -48,6 +48,11 @@ struct CompressOptions {
   std::int64_t max_tokens = 8192;  // 0: the whole text
   int threads = 0;                 // below 1: all cores. Results do not depend on it
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
+  // Finished layers are kept in a file `out`.partial until `out` is written: a run that was interrupted goes on from
+  // them, and the result is the one of a run that was not. What the result depends on is
+  // listed in run_settings (checkpoint.h).
+  bool resume = false;
+  std::function<void(int finished, int layers)> kept = {};  // each time that so many are in the file, found or written
 };
 
 struct CompressionReport {
@@ -71,7 +76,7 @@ CompressedLayer uniform_ranks(int d_qk, int d_vo, int d_inter, const CompressOpt
 // new attention. Memory beside the model: the text's residual stream three times, one layer's statistics and
 // maps (doubles), and the new layers as stored. Writes `out`, whole or not at all. Throws Error naming the
 // file, tensor or option: a model that is no model, a text without tokens, weights or activations that are
-// not finite, a share out of range, a type that cannot be encoded.
+// not finite, a share out of range, a type that cannot be encoded, an `out`.partial of another run.
 CompressionReport compress(const std::string& in, std::string_view text, const CompressOptions& options,
                            const std::string& out);
 

@@ -119,26 +119,16 @@ AlignedVector<float> rope_divisors(const GgufFile& in, const std::string& prefix
   return divisors;
 }
 
-}  // namespace
-
-void set_attention(LoadedModel& model, int number, const AttentionMaps& maps, DType type,
-                   ShrunkLayer& layer) {
-  const std::string name = model.path() + ": " + block(number);
-  const LayerSpec before = model.spec().layer[static_cast<std::size_t>(number)];
-  layer.sizes = maps.sizes;
-  layer.pairs = maps.pairs;
-  layer.q = store(maps.q, type, name + "attn_q");
-  layer.k = store(maps.k, type, name + "attn_k");
-  layer.v = store(maps.v, type, name + "attn_v");
-  layer.q_norm.assign(maps.q_norm.begin(), maps.q_norm.end());
-  layer.k_norm.assign(maps.k_norm.begin(), maps.k_norm.end());
-
+// What set_attention and set_feed_forward do once their part of the layer is stored.
+void use_attention(LoadedModel& model, int number, ShrunkLayer& layer) {
   ModelSpec& spec = model.changing_spec();
+  const LayerSpec before = spec.layer[static_cast<std::size_t>(number)];
   if (before.rotary >= 0) {
     const Rotary& old = spec.rotaries[static_cast<std::size_t>(before.rotary)];
     const int base = old.base < 0 ? before.rotary : old.base;
-    Rotary rotary{old.layout, {}, maps.pairs_each(), old.magnitude, base, maps.pairs};
-    for (const int pair : maps.pairs)
+    Rotary rotary{old.layout, {}, static_cast<int>(layer.pairs.size()) / layer.sizes.kv_heads, old.magnitude, base,
+                  layer.pairs};
+    for (const int pair : layer.pairs)
       rotary.frequencies.push_back(
           spec.rotaries[static_cast<std::size_t>(base)].frequencies[static_cast<std::size_t>(pair)]);
     layer.sizes.rotary = rotary.pairs > 0 ? static_cast<int>(spec.rotaries.size()) : -1;
@@ -147,11 +137,36 @@ void set_attention(LoadedModel& model, int number, const AttentionMaps& maps, DT
   spec.layer[static_cast<std::size_t>(number)] = layer.sizes;
   LayerWeights& weights = model.weights().layer[static_cast<std::size_t>(number)];
   weights.qkv = site({&layer.q, &layer.k, &layer.v});
-  set_output(model, number, maps.o, type, layer);
+  weights.o = site({&layer.o});
   if (layer.q_norm.empty()) return;
   weights.q_norm.weight = layer.q_norm.data();
   weights.k_norm.weight = layer.k_norm.data();
   weights.q_norm_by_head = weights.k_norm_by_head = true;
+}
+
+void use_feed_forward(LoadedModel& model, int number, ShrunkLayer& layer) {
+  std::vector<Linear> up;
+  for (const StoredMap& map : layer.up) up.push_back(map.linear());
+  model.changing_spec().layer[static_cast<std::size_t>(number)].d_inter = layer.sizes.d_inter;
+  LayerWeights& weights = model.weights().layer[static_cast<std::size_t>(number)];
+  weights.up = std::make_unique<DenseSite>(std::move(up));
+  weights.down = site({&layer.down});
+}
+
+}  // namespace
+
+void set_attention(LoadedModel& model, int number, const AttentionMaps& maps, DType type,
+                   ShrunkLayer& layer) {
+  const std::string name = model.path() + ": " + block(number);
+  layer.sizes = maps.sizes;
+  layer.pairs = maps.pairs;
+  layer.q = store(maps.q, type, name + "attn_q");
+  layer.k = store(maps.k, type, name + "attn_k");
+  layer.v = store(maps.v, type, name + "attn_v");
+  layer.o = store(maps.o, type, name + "attn_output");
+  layer.q_norm.assign(maps.q_norm.begin(), maps.q_norm.end());
+  layer.k_norm.assign(maps.k_norm.begin(), maps.k_norm.end());
+  use_attention(model, number, layer);
 }
 
 void set_output(LoadedModel& model, int number, const MapValues& o, DType type, ShrunkLayer& layer) {
@@ -163,17 +178,17 @@ void set_feed_forward(LoadedModel& model, int number, const FeedForwardMaps& map
                       ShrunkLayer& layer) {
   const std::string name = model.path() + ": " + block(number);
   layer.up.clear();
-  std::vector<Linear> up;
   for (const MapValues& map : maps.up)
     layer.up.push_back(
         store(map, type, name + (maps.up.size() > 1 && layer.up.empty() ? "ffn_gate" : "ffn_up")));
-  for (const StoredMap& map : layer.up) up.push_back(map.linear());
   layer.down = store(maps.down, type, name + "ffn_down");
   layer.sizes.d_inter = static_cast<int>(maps.down.columns);
-  model.changing_spec().layer[static_cast<std::size_t>(number)].d_inter = layer.sizes.d_inter;
-  LayerWeights& weights = model.weights().layer[static_cast<std::size_t>(number)];
-  weights.up = std::make_unique<DenseSite>(std::move(up));
-  weights.down = site({&layer.down});
+  use_feed_forward(model, number, layer);
+}
+
+void run_with(LoadedModel& model, int number, ShrunkLayer& layer) {
+  use_attention(model, number, layer);
+  use_feed_forward(model, number, layer);
 }
 
 void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, float score_scale,

@@ -37,6 +37,8 @@ std::string better_linear_algebra_core() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "Haswell" : "";
 }
 
+std::string linear_algebra_core() { return openblas_get_corename(); }
+
 void set_linear_algebra_threads(int threads) { openblas_set_num_threads(std::max(threads, 1)); }
 
 void gemm(Transpose ta, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,

@@ -16,6 +16,9 @@ void set_linear_algebra_threads(int threads);
 // newer than itself for the oldest that it knows: a third of the speed. It reads the variable as it is loaded.
 std::string better_linear_algebra_core();
 
+// The name of those that it has chosen.
+std::string linear_algebra_core();
+
 enum class Transpose { No, Yes };
 
 // C [m][n] = alpha · op(A) op(B) + beta · C, op(A) being m × k and op(B) k × n. With beta 0, C need not be

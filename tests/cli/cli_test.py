@@ -784,6 +784,92 @@ class Compress(Case):
         self.assertEqual(os.listdir(os.path.dirname(self.out)), [])
 
 
+class CompressResume(Case):
+    TINY = os.path.join(SOURCE, "tests/data/models/llama-bias.gguf")
+
+    def setUp(self):
+        self.text = self.file(" ".join(f"{n * n % 9973:x}{chr(97 + n % 26)}" for n in range(3000)).encode())
+        self.folder_ = self.folder()
+        self.out = os.path.join(self.folder_, "out.gguf")
+        self.command = ["compress", "-m", self.TINY, "-f", self.text, "-o", self.out, "--ratio", "0.1", "--allocate", "uniform",
+                        "--max-tokens", "0"]
+        whole = os.path.join(self.folder(), "whole.gguf")
+        self.ok(*self.command, "-o", whole)
+        with open(whole, "rb") as f:
+            self.whole = f.read()
+
+    def goes_on(self, layers):
+        """The run that an earlier one prepared: as many layers are there as it said, or the one that it was writing too."""
+        self.assertEqual(os.listdir(self.folder_), ["out.gguf.partial"])
+        result = run(*self.command, "--resume")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        found = re.fullmatch(r"(?:narrows: [^\n]*out\.gguf\.partial: layers 0 to (\d+) are finished\n)?", result.stderr.decode())
+        self.assertTrue(found, result.stderr)
+        self.assertIn(int(found[1]) + 1 if found[1] else 0, [layers, layers + 1])
+        self.assertEqual(os.listdir(self.folder_), ["out.gguf"])
+        with open(self.out, "rb") as f:
+            self.assertEqual(f.read(), self.whole)
+        os.remove(self.out)
+
+    def test_whole(self):
+        self.assertEqual(run(*self.command, "--resume").stderr, b"")
+        self.assertEqual(os.listdir(self.folder_), ["out.gguf"])
+        with open(self.out, "rb") as f:
+            self.assertEqual(f.read(), self.whole)
+
+    def interrupt(self, sent, flags, wanted):
+        """Ends a run as soon as a file of at least `wanted` bytes is there (0: at once); what it says."""
+        with subprocess.Popen([NARROWS, *self.command, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            partial = self.out + ".partial"
+            while wanted and process.poll() is None and not (os.path.exists(partial) and os.path.getsize(partial) >= wanted):
+                time.sleep(0.001)
+            if not wanted:
+                time.sleep(0.1)
+            process.send_signal(sent)
+            error = process.stderr.read().decode()
+            self.assertEqual(process.wait(60), -sent)
+        return error
+
+    def test_interrupted(self):
+        for sent in [signal.SIGINT, signal.SIGTERM]:
+            for wanted in [1, 20_000]:
+                error = self.interrupt(sent, ["--resume"], wanted)
+                found = re.fullmatch(r"narrows: interrupted: the same command goes on from layer ([01])\n", error)
+                self.assertTrue(found, error)
+                self.goes_on(int(found[1]))
+        error = self.interrupt(signal.SIGINT, [], 0)
+        self.assertEqual(error, "")
+        self.assertEqual(os.listdir(self.folder_), [])
+
+    def test_full_disk(self):
+        for size, pattern, layers in [(60_000, r"out\.gguf\.partial: cannot write: [^;]*; the same command goes on from layer 1", 1),
+                                      (90_000, r"out\.gguf: cannot write: [^;]*; the same command writes the file of the 2", 2)]:
+            limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+            self.refused(1, pattern, *self.command, "--resume", preexec_fn=limit, restore_signals=False)
+            self.goes_on(layers)
+
+    def test_refusals(self):
+        self.interrupt(signal.SIGINT, ["--resume"], 20_000)
+        partial = self.out + ".partial"
+        with open(partial, "rb") as f:
+            before = f.read()
+        self.refused(1, r"out\.gguf\.partial: of a run with another share of neurons: 0\.1, now 0\.2", *self.command, "--mlp", "0.2",
+                     "--resume")
+        self.refused(1, r"out\.gguf\.partial: of a run with another text", *self.command, "-f", self.file(b"other"), "--resume")
+        self.refused(2, "which is read", *self.command, "-f", partial, "--resume")
+        with open(partial, "rb") as f:
+            self.assertEqual(f.read(), before)
+        with open(partial, "wb") as f:
+            f.write(b"mine")
+        self.refused(1, "found another file", *self.command, "--resume")
+        with open(partial, "rb") as f:
+            self.assertEqual(f.read(), b"mine")
+        for method in ["svd", "asvd", "svd-llm"]:
+            self.refused(2, f"--resume goes with --method a3, not with {method}", *self.command[:7], "--ratio", "0.1", "--method",
+                         method, "--resume")
+        self.refused(2, "expected a file to write", *self.command, "-o", "/dev/null", "--resume")
+
+
 class CompressedCache(Case):
     """--ada kv and --kv-policy on run, bench and eval."""
     TINY = os.path.join(SOURCE, "tests/data/models/llama-bias.gguf")

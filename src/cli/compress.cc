@@ -14,6 +14,7 @@
 #include "base/output_file.h"
 #include "base/progress.h"
 #include "cli/common.h"
+#include "lowrank/cache_baselines.h"
 #include "lowrank/checkpoint.h"
 #include "lowrank/compress_linear.h"
 
@@ -123,6 +124,8 @@ void keep_interruptions(CompressCommand& o) {
 }
 
 CompressionReport compress_by_method(const CompressCommand& o, const std::string& text) {
+  if (o.method == "palu") return compress_palu(o.in, text, *o.ratio, o.options, o.out);
+  if (o.method == "clover") return compress_clover(o.in, *o.ratio, o.options, o.out);
   const auto* linear = std::find(std::begin(kLinearMethods), std::end(kLinearMethods), o.method);
   if (linear == std::end(kLinearMethods)) return compress(o.in, text, o.options, o.out);
   return compress_linear(o.in, text, static_cast<LinearMethod>(linear - kLinearMethods), *o.ratio, o.options, o.out);
@@ -169,6 +172,8 @@ void run(CompressCommand& o) {
     throw UsageError(fmt::format("--method {} takes --ratio alone", o.method));
   if (o.options.resume && o.method != "a3")
     throw UsageError(fmt::format("--resume goes with --method a3, not with {}", o.method));
+  const bool reads_text = o.method != "clover";
+  if (reads_text && o.text.empty()) throw UsageError("--file is required");
   check_output(o.out, {o.in, o.text, o.ranks});
   if (o.options.resume) {
     std::error_code absent;
@@ -177,7 +182,7 @@ void run(CompressCommand& o) {
     check_output(o.out + ".partial", {o.in, o.text, o.ranks});
     keep_interruptions(o);
   }
-  const std::string text = read_text(o.text);
+  const std::string text = reads_text ? read_text(o.text) : "";
   std::optional<Progress> bar;
   o.options.progress = [&](std::int64_t done, std::int64_t total) {
     if (!bar) bar.emplace("compress", total);
@@ -186,11 +191,11 @@ void run(CompressCommand& o) {
   const CompressionReport report = compress_by_method(o, text);
   bar.reset();
   set_interrupt_note("");
-  if (o.method != "a3")
+  if (o.method != "a3" && o.method != "clover")
     note(fmt::format("{} holds the products of the thin maps in full: it is no smaller", o.out));
   if (report.few_tokens)
-    note(fmt::format("the text has {} tokens, fewer than a layer has neurons: what it leaves open stays as it was",
-                     report.tokens));
+    note(fmt::format("the text has {} tokens, fewer than a layer has {}", report.tokens,
+                     o.method == "palu" ? "inputs" : "neurons: what it leaves open stays as it was"));
   print(o.json ? as_json(report, o).dump(2) + "\n" : as_table(report, o));
 }
 
@@ -201,13 +206,15 @@ void add_compress(CLI::App& program) {
       "compress", "Write a model with fewer inner dimensions (A3): fewer weights, a smaller cache");
   const auto o = std::make_shared<CompressCommand>();
   command->add_option("-m,--model", o->in, "The model")->type_name("IN.gguf")->required();
-  command->add_option("-f,--file", o->text, "The calibration text (-: standard input)")
-      ->type_name("TEXT")
-      ->required();
+  command->add_option("-f,--file", o->text, "The calibration text (-: standard input); clover reads none")
+      ->type_name("TEXT");
   command->add_option("-o,--output", o->out, "The file to write; it appears whole or not at all")
       ->type_name("OUT.gguf")
       ->required();
-  command->add_option("--ratio", o->ratio, "The share of the layers' weights to remove, above 0 and below 1")
+  command
+      ->add_option("--ratio", o->ratio,
+                   "The share of the layers' weights to remove, above 0 and below 1; with palu and clover of the "
+                   "key/value cache")
       ->type_name("R");
   command->add_option("--qk", o->qk, "Another share for query and key dimensions; 0: none")->type_name("R");
   command->add_option("--ov", o->ov, "Another share for value dimensions")->type_name("R");
@@ -215,9 +222,10 @@ void add_compress(CLI::App& program) {
   command
       ->add_option(
           "--method", o->method,
-          "a3 (default), or for comparison each map as the product of two thin ones: svd, asvd or svd-llm")
+          "a3 (default). For comparison: each map as the product of two thin ones, svd, asvd or svd-llm; a smaller "
+          "key/value cache of latent vectors, palu, or of fewer dimensions chosen without a text, clover")
       ->type_name("METHOD")
-      ->check(CLI::IsMember({"a3", "svd", "asvd", "svd-llm"}).description(""));
+      ->check(CLI::IsMember({"a3", "svd", "asvd", "svd-llm", "palu", "clover"}).description(""));
   command
       ->add_option("--allocate", o->allocate,
                    "mixed: more where it serves the model (default); uniform: the same share everywhere")

@@ -31,6 +31,7 @@ struct Replacement {
 class Replacements {
  public:
   void add(const std::string& name, const StoredMap& map) {
+    if (map.rows == 0) return;  // not replaced
     by_name_[name + ".weight"] = {map.type, {map.columns, map.rows}, std::span(map.w)};
     if (!map.bias.empty()) add_floats(name + ".bias", map.bias, {map.rows});
   }
@@ -57,7 +58,7 @@ Replacements replacements(std::span<const ShrunkLayer> layers) {
     all.add(prefix + "attn_v", layer.v);
     all.add(prefix + "attn_output", layer.o);
     if (layer.up.size() > 1) all.add(prefix + "ffn_gate", layer.up.front());
-    all.add(prefix + "ffn_up", layer.up.back());
+    if (!layer.up.empty()) all.add(prefix + "ffn_up", layer.up.back());
     all.add(prefix + "ffn_down", layer.down);
     const auto add_norm = [&](const char* name, const AlignedVector<float>& norm, int heads) {
       if (!norm.empty()) all.add_floats(prefix + name, norm, {layer.sizes.d_qk, heads});

@@ -28,7 +28,7 @@ void set_feed_forward(LoadedModel& model, int number, const FeedForwardMaps& map
 // Lets the model run with a layer that is filled already.
 void run_with(LoadedModel& model, int number, ShrunkLayer& layer);
 
-// Writes a model file of these layers, one for each of `in`: everything else is
+// Writes a model file of these layers, one for each of `in`: everything else, maps without rows too, is
 // copied, tensors as they are stored and metadata with the new sizes; where all heads are as they were their
 // keys are too. score_scale: of all layers. An architecture says that the file is to be portable (portable.h): written under that name, heads of one size
 // with the rotary frequencies of the first layer's in rope_freqs.weight. The file appears whole or not at all.

@@ -751,6 +751,26 @@ class Compress(Case):
             self.ok("info", self.out)
         self.refused(2, "takes --ratio alone", *self.command, "--ratio", "0.3", "--method", "svd", "--qk", "0.1")
 
+    def test_cache_baselines(self):
+        result = run(*self.command, "--ratio", "0.3", "--method", "palu", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(b"no smaller", result.stderr)
+        report = json.loads(result.stdout)
+        self.assertAlmostEqual(report["cache"], 0.7, delta=0.05)
+        self.assertLessEqual(report["cache"], 0.7)
+        self.assertIsNone(report["layers"][0]["qk_loss"])
+        clover = [*self.command[:3], *self.command[5:], "--ratio", "0.3", "--method", "clover"]
+        self.assertRegex(self.ok(*clover).decode(), r"[\d.]+ % of the key/value cache left")
+        report = json.loads(self.ok(*clover, "-f", "/absent", "--json"))
+        self.assertLessEqual(report["cache"], 0.7)
+        self.assertGreater(report["removed"], 0)
+        info = json.loads(self.ok("info", self.out, "--json"))
+        self.assertEqual(info["head_dimensions"], report["layers"][0]["d_qk"])
+        for method in ["palu", "clover"]:
+            for flags in [["--qk", "0.1"], ["--allocate", "mixed"], ["--refit", "off"], ["--neurons", "up"]]:
+                self.refused(2, "takes --ratio alone", *self.command, "--ratio", "0.3", "--method", method, *flags)
+        self.refused(2, "--file is required", *clover[:-1], "palu")
+
     def test_refusals(self):
         self.refused(2, "--ratio is required", *self.command)
         self.refused(2, "--ratio is required", *self.command, "--qk", "0.1", "--ov", "0.1")
@@ -864,7 +884,7 @@ class CompressResume(Case):
         self.refused(1, "found another file", *self.command, "--resume")
         with open(partial, "rb") as f:
             self.assertEqual(f.read(), b"mine")
-        for method in ["svd", "asvd", "svd-llm"]:
+        for method in ["svd", "asvd", "svd-llm", "palu", "clover"]:
             self.refused(2, f"--resume goes with --method a3, not with {method}", *self.command[:7], "--ratio", "0.1", "--method",
                          method, "--resume")
         self.refused(2, "expected a file to write", *self.command, "-o", "/dev/null", "--resume")

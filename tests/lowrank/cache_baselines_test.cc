@@ -104,7 +104,7 @@ TEST_F(CacheBaselines, PaluRanks) {
     const GgufFile file = GgufFile::open(out());
     const LayerSpec layer = load_spec(GgufFile::open(tiny(name))).layer[0];
     EXPECT_LE(report.cache, 0.6);
-    EXPECT_GT(report.cache, 0.5);
+    EXPECT_GE(report.cache, 0.5);  // of 8 rows 4
     for (const char* map : {"blk.0.attn_k.weight", "blk.1.attn_v.weight"}) {
       const std::vector<double> w = weights(file, map);
       const std::int64_t rows = file.tensor(map).shape[1];

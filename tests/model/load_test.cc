@@ -170,7 +170,7 @@ TEST_F(Load, RopeDivisorsOutOfRange) {
 
 TEST_F(Load, Architecture) {
   expect_error([](ModelFile& f) { f.set("general.architecture", std::string("mamba")); },
-               "general.architecture", "expected one of llama, qwen2, gemma3, found \"mamba\"");
+               "general.architecture", "expected one of llama, deci, qwen2, gemma3, found \"mamba\"");
   expect_error([](ModelFile& f) { f.metadata.erase("general.architecture"); }, "general.architecture",
                "missing");
   expect_error([](ModelFile& f) { f.set("llama.expert_count", std::int64_t{8}); }, "llama.expert_count",

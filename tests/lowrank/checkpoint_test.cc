@@ -70,39 +70,39 @@ class Resume : public testing::Test {
 
 TEST_F(Resume, GivesTheBytesOfAnUninterruptedRun) {
   for (const char* name : {"llama-gqa", "llama-bias", "gemma3", "llama-yarn"})
-    for (const DType type : {DType::F16, DType::Q8_0})
-      for (const bool mixed : {false, true}) {
-        CompressOptions options = few_tokens();
-        options.type = type;
-        options.correct = !mixed || type == DType::F16;
-        if (mixed) options.allocation = RankAllocation::Mixed;
-        const std::string whole = dir_.file("whole.gguf");
-        const CompressionReport expected = run(tiny(name), options, whole, false);
-        const int layers = static_cast<int>(expected.layers.size());
-        for (int finished = 0; finished <= layers; ++finished) {
-          interrupt(tiny(name), options, finished);
-          CompressionReport report;
-          std::int64_t last = 0, total = 0;
-          options.progress = [&](std::int64_t done, std::int64_t all) { last = done, total = all; };
-          EXPECT_EQ(resumed(tiny(name), options, &report), finished);
-          EXPECT_LE(last, total);
-          EXPECT_GT(last, total / 2);
-          options.progress = {};
-          EXPECT_EQ(bytes(out_), bytes(whole)) << name << " " << finished;
-          EXPECT_EQ(report.parameters_before, expected.parameters_before);
-          EXPECT_EQ(report.parameters, expected.parameters);
-          EXPECT_EQ(report.raised, expected.raised);
-          EXPECT_EQ(report.few_tokens, expected.few_tokens);
-          EXPECT_EQ(report.cache, expected.cache);
-          for (int i = 0; i < layers; ++i) {
-            const auto at = static_cast<std::size_t>(i);
-            EXPECT_EQ(report.layers[at].d_inter, expected.layers[at].d_inter);
-            EXPECT_EQ(report.layers[at].mlp_loss, expected.layers[at].mlp_loss);
-            EXPECT_EQ(report.layers[at].stream_error, expected.layers[at].stream_error);
-          }
-          std::filesystem::remove(out_);
+    for (const bool mixed : {false, true}) {
+      const DType type = mixed ? DType::Q8_0 : DType::F16;
+      CompressOptions options = few_tokens();
+      options.type = type;
+      options.correct = std::string_view(name) != "llama-yarn";
+      if (mixed) options.allocation = RankAllocation::Mixed;
+      const std::string whole = dir_.file("whole.gguf");
+      const CompressionReport expected = run(tiny(name), options, whole, false);
+      const int layers = static_cast<int>(expected.layers.size());
+      for (int finished = 0; finished <= layers; ++finished) {
+        interrupt(tiny(name), options, finished);
+        CompressionReport report;
+        std::int64_t last = 0, total = 0;
+        options.progress = [&](std::int64_t done, std::int64_t all) { last = done, total = all; };
+        EXPECT_EQ(resumed(tiny(name), options, &report), finished);
+        EXPECT_LE(last, total);
+        EXPECT_GT(last, total / 2);
+        options.progress = {};
+        EXPECT_EQ(bytes(out_), bytes(whole)) << name << " " << finished;
+        EXPECT_EQ(report.parameters_before, expected.parameters_before);
+        EXPECT_EQ(report.parameters, expected.parameters);
+        EXPECT_EQ(report.raised, expected.raised);
+        EXPECT_EQ(report.few_tokens, expected.few_tokens);
+        EXPECT_EQ(report.cache, expected.cache);
+        for (int i = 0; i < layers; ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          EXPECT_EQ(report.layers[at].d_inter, expected.layers[at].d_inter);
+          EXPECT_EQ(report.layers[at].mlp_loss, expected.layers[at].mlp_loss);
+          EXPECT_EQ(report.layers[at].stream_error, expected.layers[at].stream_error);
         }
+        std::filesystem::remove(out_);
       }
+    }
 }
 
 TEST_F(Resume, FromTheMiddleOfALayerAndWithOtherThreads) {

@@ -31,7 +31,6 @@ struct CompressCommand {
 };
 
 constexpr const char* kLinearMethods[] = {"svd", "asvd", "svd-llm"};
-constexpr const char* kNeurons[] = {"down", "up", "elimination"};
 
 Json as_json(const CompressionReport& report, const CompressCommand& o) {
   Json json{
@@ -131,13 +130,7 @@ CompressionReport compress_by_method(const CompressCommand& o, const std::string
   return compress_linear(o.in, text, static_cast<LinearMethod>(linear - kLinearMethods), *o.ratio, o.options, o.out);
 }
 
-void run(CompressCommand& o) {
-  if (!o.ranks.empty()) {
-    if (o.ratio || o.qk || o.ov || o.mlp || !o.allocate.empty() || o.method != "a3" || o.options.portable)
-      throw UsageError("--ranks says what to keep: --ratio, --qk, --ov, --mlp, --allocate, --portable and --method go without it");
-    o.options.ranks = read_ranks(o.ranks);
-    o.ratio = 0.5;  // not used
-  }
+void read_shares(CompressCommand& o) {
   if (!o.ratio && !(o.qk && o.ov && o.mlp))
     throw UsageError("--ratio is required, or each of --qk, --ov and --mlp, or --ranks");
   if (o.ratio && !(*o.ratio > 0 && *o.ratio < 1))
@@ -156,6 +149,16 @@ void run(CompressCommand& o) {
     o.options.heads = o.qk.value_or(0);
     o.options.qk = o.options.ov = *o.ratio;
   }
+}
+
+void run(CompressCommand& o) {
+  if (o.ranks.empty()) {
+    read_shares(o);
+  } else {
+    if (o.ratio || o.qk || o.ov || o.mlp || !o.allocate.empty() || o.method != "a3" || o.options.portable)
+      throw UsageError("--ranks says what to keep: --ratio, --qk, --ov, --mlp, --allocate, --portable and --method go without it");
+    o.options.ranks = read_ranks(o.ranks);
+  }
   const auto type = dtype_by_name(o.type);
   if (!type || !can_quantize(*type))
     throw UsageError(fmt::format(
@@ -165,7 +168,7 @@ void run(CompressCommand& o) {
     o.options.allocation = o.allocate == "mixed" ? RankAllocation::Mixed : RankAllocation::Uniform;
   if (!o.neurons.empty())
     o.options.neurons =
-        static_cast<NeuronChoice>(std::find(std::begin(kNeurons), std::end(kNeurons), o.neurons) - kNeurons);
+        static_cast<NeuronChoice>(std::find(std::begin(kNeuronChoices), std::end(kNeuronChoices), o.neurons) - kNeuronChoices);
   read_ridge("--refit", o.refit, o.options.refit);
   if (o.method != "a3" && (!o.ratio || o.qk || o.ov || o.mlp || !o.neurons.empty() || !o.refit.empty() ||
                            !o.allocate.empty() || o.options.portable))

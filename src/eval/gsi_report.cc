@@ -10,10 +10,10 @@
 
 #include "base/error.h"
 #include "base/output_file.h"
-#include "generate/log_softmax.h"
 #include "eval/perplexity.h"
 #include "eval/reference_scores.h"
 #include "formats/fingerprint.h"
+#include "generate/log_softmax.h"
 #include "subspace/apply_gsi.h"
 
 namespace narrows {

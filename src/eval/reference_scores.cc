@@ -4,8 +4,8 @@
 
 #include "base/aligned.h"
 #include "base/error.h"
-#include "generate/log_softmax.h"
 #include "eval/score_rows.h"
+#include "generate/log_softmax.h"
 
 namespace narrows {
 namespace {

@@ -35,6 +35,10 @@ QkMaps qk_maps(const AttentionMaps& m, int kv_head) {
   return maps;
 }
 
+QkReduction qk_reduction(const AttentionMaps& maps, const AttentionMoments& moments, int kv_head) {
+  return {qk_maps(maps, kv_head), QkRotary{maps.layout, 2 * maps.pairs_each()}, moments.qk(kv_head)};
+}
+
 OvMaps ov_maps(const AttentionMaps& m, int kv_head) {
   const std::int64_t group = m.sizes.heads / m.sizes.kv_heads, d = m.sizes.d_vo, d_out = m.o.rows;
   OvMaps maps;
@@ -92,6 +96,15 @@ std::vector<std::vector<double>> AttentionMoments::ov(int kv_head) const {
   return covariances;
 }
 
+std::vector<double> pair_losses(const AttentionMaps& maps, const AttentionMoments& moments) {
+  std::vector<double> sum(static_cast<std::size_t>(maps.pairs_each()));
+  for (int g = 0; g < maps.sizes.kv_heads; ++g) {
+    const QkReduction group = qk_reduction(maps, moments, g);
+    for (std::size_t p = 0; p < sum.size(); ++p) sum[p] += group.pair_losses()[p];
+  }
+  return sum;
+}
+
 AttentionReduction::AttentionReduction(const AttentionMaps& maps, const AttentionMoments& moments,
                                        std::span<const double> shared)
     : maps_(maps) {
@@ -100,7 +113,7 @@ AttentionReduction::AttentionReduction(const AttentionMaps& maps, const Attentio
   qk_.reserve(static_cast<std::size_t>(sizes.kv_heads));
   ov_.reserve(static_cast<std::size_t>(sizes.kv_heads));
   for (int g = 0; g < sizes.kv_heads; ++g) {
-    qk_.emplace_back(qk_maps(maps, g), QkRotary{maps.layout, 2 * rotated}, moments.qk(g));
+    qk_.push_back(qk_reduction(maps, moments, g));
     if (!shared.empty()) qk_.back().order_pairs(shared);
     ov_.emplace_back(ov_maps(maps, g), moments.ov(g));
   }
@@ -117,13 +130,6 @@ AttentionReduction::AttentionReduction(const AttentionMaps& maps, const Attentio
   ov_loss_.assign(static_cast<std::size_t>(sizes.d_vo) + 1, 0.0);
   for (const OvReduction& group : ov_)
     for (std::size_t i = 0; i < ov_loss_.size(); ++i) ov_loss_[i] += group.loss_by_rank()[i];
-}
-
-std::vector<double> AttentionReduction::pair_losses() const {
-  std::vector<double> sum(qk_[0].pair_losses().size());
-  for (const QkReduction& group : qk_)
-    for (std::size_t p = 0; p < sum.size(); ++p) sum[p] += group.pair_losses()[p];
-  return sum;
 }
 
 std::int64_t AttentionReduction::raised() const {

@@ -28,12 +28,14 @@ class AttentionMoments {
   std::vector<SecondMoment> q_, k_, mixed_;  // by head, KV head, head
 };
 
+// What is lost with each rotary pair, summed over the KV heads. Needs no inputs of the output projection.
+std::vector<double> pair_losses(const AttentionMaps& maps, const AttentionMoments& moments);
+
 class AttentionReduction {
  public:
   // Not empty: `shared` is the importance of the rotary pairs for all heads, which then keep the same ones. Throws Error
   // if a weight is not finite. `maps` must outlive this.
   AttentionReduction(const AttentionMaps& maps, const AttentionMoments& moments, std::span<const double> shared = {});
-  std::vector<double> pair_losses() const;  // of each rotary pair, summed over the KV heads
 
   // Summed over the KV heads; by dimensions of a head, from 0 on. Infinite where a number is not possible for
   // all heads.

@@ -5,24 +5,17 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "formats/requantize.h"
-#include "generate/layer_walk.h"
 #include "lowrank/attention_reduction.h"
 #include "lowrank/covariance.h"
 #include "lowrank/linear.h"
+#include "lowrank/replace_layers.h"
 #include "lowrank/report.h"
-#include "lowrank/shrunk_model.h"
 #include "subspace/linear_algebra.h"
 #include "subspace/observed_site.h"
 #include "subspace/second_moment.h"
 
 namespace narrows {
 namespace {
-
-void check_options(double share, const CompressOptions& options) {
-  gguf_file_type(options.type);  // throws for one that cannot be encoded
-  if (!(share >= 0 && share < 1)) fail("share to remove: expected at least 0 and below 1, found {}", share);
-}
 
 struct Decomposed {
   std::int64_t ranks = 0, parameters = 0;  // of all groups; of their thin maps
@@ -76,10 +69,6 @@ AttentionMoments white_moments(const AttentionMaps& maps) {
   return moments;
 }
 
-double lost(const std::vector<double>& loss, int rank) {
-  return loss[0] > 0 ? loss[static_cast<std::size_t>(rank)] / loss[0] : 0;
-}
-
 }  // namespace
 
 std::vector<int> palu_groups(int kv_heads) {
@@ -91,61 +80,39 @@ std::vector<int> palu_groups(int kv_heads) {
 
 CompressionReport compress_palu(const std::string& in, std::string_view text, double share,
                                 const CompressOptions& options, const std::string& out) {
-  const auto start = std::chrono::steady_clock::now();
-  check_options(share, options);
-  LoadedModel model(in, {.threads = std::max(options.threads, 0), .repack = true});
-  const float score_scale = common_score_scale(model);
-  const std::int64_t cache_before = cache_numbers(model.spec());
-  set_linear_algebra_threads(1);  // its last bits depend on the number
-  LayerWalk walk(model, text, options.window, options.max_tokens, WindowChoice::Spread);
-  const int count = model.spec().layers;
-  CompressionReport report;
-  report.tokens = walk.tokens();
-  std::int64_t done = 0, cache = 0;
-  const auto progress = [&] {
-    if (options.progress) options.progress(++done, 2 * count * walk.windows());
-  };
-  std::vector<ShrunkLayer> layers(static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i) {
-    LayerWeights& w = model.weights().layer[static_cast<std::size_t>(i)];
-    const LayerSpec sizes = model.spec().layer[static_cast<std::size_t>(i)];
-    report.parameters_before += parameters(w);
-    report.few_tokens |= walk.tokens() < w.qkv->in();
-    try {
-      SecondMoment inputs(w.qkv->in());
-      {
-        const Wrapping<ObservedSite> qkv(
-            w.qkv, [&](const float* x, std::int64_t rows) { inputs.add(x, rows, inputs.width()); }, true);
-        const Wrapping<SilentSite> up(w.up), down(w.down);
-        walk.show_layer(i, progress);
-      }
-      const std::vector<double> r = inputs.mean();
-      AttentionMaps maps = attention_maps(model.spec(), sizes, w);
-      const Decomposed k = decompose(maps.k, sizes.d_qk, sizes.kv_heads, r, share),
-                       v = decompose(maps.v, sizes.d_vo, sizes.kv_heads, r, share);
-      cache += k.ranks + v.ranks;
-      report.parameters +=
-          parameters(w) - std::ssize(maps.k.w) - std::ssize(maps.v.w) + k.parameters + v.parameters;
-      set_attention(model, i, maps, options.type, layers[static_cast<std::size_t>(i)]);
-    } catch (const Error& error) {
-      fail("{}: layer {}: {}", model.path(), i, error.what());
+  std::int64_t cache = 0, cache_before = 0;
+  CompressionReport report = replace_layers(in, text, share, options, out, [&](const LayerToReplace& layer) {
+    LayerWeights& w = layer.weights;
+    const LayerSpec& sizes = layer.sizes;
+    layer.report.few_tokens |= layer.walk.tokens() < w.qkv->in();
+    SecondMoment inputs(w.qkv->in());
+    {
+      const Wrapping<ObservedSite> qkv(
+          w.qkv, [&](const float* x, std::int64_t rows) { inputs.add(x, rows, inputs.width()); }, true);
+      const Wrapping<SilentSite> up(w.up), down(w.down);
+      layer.walk.show_layer(layer.number, layer.passed);
     }
-    report.layers.push_back(unmeasured(sizes));
-    walk.spec_changed();
-    walk.pass_layer(i, progress);
-  }
-  write_shrunk_model(model.file(), layers, score_scale, options.type, out);
+    const std::vector<double> r = inputs.mean();
+    AttentionMaps maps = attention_maps(layer.model.spec(), sizes, w);
+    const Decomposed k = decompose(maps.k, sizes.d_qk, sizes.kv_heads, r, share),
+                     v = decompose(maps.v, sizes.d_vo, sizes.kv_heads, r, share);
+    cache += k.ranks + v.ranks;
+    cache_before += cache_numbers(sizes);
+    layer.report.parameters +=
+        parameters(w) - std::ssize(maps.k.w) - std::ssize(maps.v.w) + k.parameters + v.parameters;
+    set_attention(layer.model, layer.number, maps, options.type, layer.to);
+  });
   report.cache = static_cast<double>(cache) / static_cast<double>(cache_before);
-  finish(report, start, out);
   return report;
 }
 
 CompressionReport compress_clover(const std::string& in, double share, const CompressOptions& options,
                                   const std::string& out) {
   const auto start = std::chrono::steady_clock::now();
-  check_options(share, options);
+  check_type(options.type);
+  check_share(share);
   LoadedModel model(in, {.threads = std::max(options.threads, 0), .repack = false});
-  const float score_scale = common_score_scale(model);
+  check_score_scales(model);
   const std::int64_t cache_before = cache_numbers(model.spec());
   set_linear_algebra_threads(1);  // its last bits depend on the number
   CompressOptions shares = options;
@@ -162,8 +129,8 @@ CompressionReport compress_clover(const std::string& in, double share, const Com
     try {
       const AttentionMaps maps = attention_maps(model.spec(), sizes, w);
       const AttentionReduction reduction(maps, white_moments(maps));
-      ranks.qk_loss = lost(reduction.qk_loss(), ranks.d_qk);
-      ranks.ov_loss = lost(reduction.ov_loss(), ranks.d_vo);
+      ranks.qk_loss = share_lost(reduction.qk_loss(), ranks.d_qk);
+      ranks.ov_loss = share_lost(reduction.ov_loss(), ranks.d_vo);
       ranks.stream_error = unmeasured(sizes).stream_error;
       report.raised += reduction.raised();
       set_attention(model, i, reduction.shrink(ranks.d_qk, ranks.d_vo), options.type,
@@ -175,7 +142,7 @@ CompressionReport compress_clover(const std::string& in, double share, const Com
     report.parameters += parameters(w);
     if (options.progress) options.progress(i + 1, count);
   }
-  write_shrunk_model(model.file(), layers, score_scale, options.type, out);
+  write_shrunk_model(model.file(), layers, options.type, out);
   report.cache = static_cast<double>(cache_numbers(model.spec())) / static_cast<double>(cache_before);
   finish(report, start, out);
   return report;

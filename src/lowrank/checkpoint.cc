@@ -230,7 +230,6 @@ RunSettings run_settings(const LoadedModel& model, std::string_view text, const 
                max_tokens, threads, progress, resume, kept] = options;
   std::string given;
   for (const CompressedLayer& l : ranks) given += fmt::format("{}/{}/{} ", l.d_qk, l.d_vo, l.d_inter);
-  constexpr const char* kNeurons[] = {"down", "up", "elimination"};
   return {{"version of narrows", NARROWS_VERSION},
           {"processor", dispatch_target() + " and " + linear_algebra_core()},  // bits are the same within one
           {"model", fingerprint(model.file()) + metadata_fingerprint(model.file())},
@@ -243,7 +242,7 @@ RunSettings run_settings(const LoadedModel& model, std::string_view text, const 
           {"share of value dimensions", fmt::format("{}", ov)},
           {"share of neurons", fmt::format("{}", mlp)},
           {"share of portable heads", fmt::format("{}", heads)},
-          {"--neurons", kNeurons[static_cast<int>(neurons)]},
+          {"--neurons", kNeuronChoices[static_cast<int>(neurons)]},
           {"--refit", refit ? fmt::format("{}", *refit) : "off"},
           {"choice of --no-correction", correct ? "no" : "yes"},
           {"--output-ridge", fmt::format("{}", output_ridge)},

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "formats/requantize.h"
 #include "generate/layer_walk.h"
 #include "lowrank/attention_reduction.h"
 #include "lowrank/checkpoint.h"
@@ -25,15 +24,10 @@ namespace narrows {
 namespace {
 
 void check_options(const CompressOptions& o) {
-  gguf_file_type(o.type);  // throws for one that cannot be encoded
-  for (const double share : {o.qk, o.ov, o.mlp})
-    if (!(share >= 0 && share < 1)) fail("share to remove: expected at least 0 and below 1, found {}", share);
+  check_type(o.type);
+  for (const double share : {o.qk, o.ov, o.mlp}) check_share(share);
   if (o.refit && !(*o.refit >= 0 && std::isfinite(*o.refit)))
     fail("refit: expected a ridge of 0 or more, found {}", *o.refit);
-}
-
-double share(const std::vector<double>& loss, std::int64_t rank) {
-  return loss[0] > 0 ? loss[static_cast<std::size_t>(rank)] / loss[0] : 0;
 }
 
 class Compressor {
@@ -185,8 +179,8 @@ class Compressor {
         attention_maps(model_.spec(), model_.spec().layer[static_cast<std::size_t>(layer)], w);
     const AttentionReduction reduction(maps, moments, shared_pairs_);
     report_.raised += reduction.raised();
-    ranks.qk_loss = share(reduction.qk_loss(), ranks.d_qk);
-    ranks.ov_loss = share(reduction.ov_loss(), ranks.d_vo);
+    ranks.qk_loss = share_lost(reduction.qk_loss(), ranks.d_qk);
+    ranks.ov_loss = share_lost(reduction.ov_loss(), ranks.d_vo);
     AttentionMaps shrunk = reduction.shrink(ranks.d_qk, ranks.d_vo);
     if (options_.heads > 0) fold_score_scale(shrunk);
     set_attention(model_, layer, shrunk, options_.type, layers_[static_cast<std::size_t>(layer)]);
@@ -244,7 +238,7 @@ class Compressor {
     const FeedForwardMaps maps = feed_forward_maps(w);
     const MlpReduction reduction(maps.down.w, d, d_inter, r_hh, options_.neurons, maps.up.back().w);
     MlpReduced reduced = reduction.shrink(ranks.d_inter, options_.refit, correction);
-    ranks.mlp_loss = share(reduction.loss_by_rank(), ranks.d_inter);
+    ranks.mlp_loss = share_lost(reduction.loss_by_rank(), ranks.d_inter);
     const FeedForwardMaps shrunk = take_neurons(maps, std::move(reduced));
     set_feed_forward(model_, layer, shrunk, options_.type, layers_[static_cast<std::size_t>(layer)]);
   }
@@ -286,7 +280,7 @@ CompressionReport compress(const std::string& in, std::string_view text, const C
   LoadedModel model(in, {.threads = std::max(asked.threads, 0), .repack = true});
   const CompressOptions options = asked.portable ? portable_options(model, asked) : asked;
   LoadedModel dense(in, {.threads = std::max(options.threads, 0), .repack = false});
-  const float score_scale = common_score_scale(model);
+  check_score_scales(model);
   const int layers = model.spec().layers;
   set_linear_algebra_threads(1);  // its last bits depend on the number
   std::optional<Checkpoint> checkpoint;
@@ -324,7 +318,7 @@ CompressionReport compress(const std::string& in, std::string_view text, const C
     kept(layer + 1);
   }
   try {
-    write_shrunk_model(model.file(), compressor.layers_, score_scale, options.type, out,
+    write_shrunk_model(model.file(), compressor.layers_, options.type, out,
                        options.portable ? portable_architecture(model.spec().architecture, compressor.ranks_) : "");
   } catch (const Error& error) {
     if (!checkpoint) throw;

@@ -41,8 +41,7 @@ class Measurement {
         options_(options),
         count_(count),
         walk_(model, text, options.window,
-              options.max_tokens > 0 ? std::min(options.max_tokens, kMixedTokens) : kMixedTokens,
-              WindowChoice::Spread) {
+              mixed_tokens(options), WindowChoice::Spread) {
     walk_.pass_embedding();
     const std::int64_t vocab = model.spec().vocab,
                        most = std::max<std::int64_t>(kLogitBytes / 4 / vocab / walk_.windows(), 1);

@@ -1,5 +1,6 @@
 // Ranks of one parameter budget shared by layers and components that lose differently. METHODS, section 3.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,9 @@
 namespace narrows {
 
 inline constexpr std::int64_t kMixedTokens = 2048;  // at most: ranks ask for less than maps do
+inline std::int64_t mixed_tokens(const CompressOptions& o) {
+  return o.max_tokens > 0 ? std::min(o.max_tokens, kMixedTokens) : kMixedTokens;
+}
 inline constexpr int kMixedPasses = 5;              // of each window from each layer on
 
 // The share of the layers' parameters that the options leave, or a little less, spread so that the sum over

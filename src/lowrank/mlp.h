@@ -22,6 +22,9 @@ enum class NeuronChoice {
   Elimination,
 };
 
+// As --neurons spells them, in the order of the enumeration.
+inline constexpr const char* kNeuronChoices[] = {"down", "up", "elimination"};
+
 struct MlpReduced {
   std::vector<std::int64_t> kept;  // neurons, ascending
   std::vector<double> down;        // [d_out][kept]

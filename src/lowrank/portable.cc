@@ -54,8 +54,7 @@ CompressOptions portable_options(LoadedModel& model, const CompressOptions& opti
 
 std::vector<double> shared_pair_importance(LoadedModel& model, std::string_view text, const CompressOptions& options) {
   if (options.heads == 0) return {};
-  LayerWalk walk(model, text, options.window, options.max_tokens > 0 ? std::min(options.max_tokens, kMixedTokens) : kMixedTokens,
-                 WindowChoice::Spread);
+  LayerWalk walk(model, text, options.window, mixed_tokens(options), WindowChoice::Spread);
   walk.pass_embedding();
   std::vector<double> sum;
   for (int layer = 0; layer < model.spec().layers; ++layer) {
@@ -64,11 +63,10 @@ std::vector<double> shared_pair_importance(LoadedModel& model, std::string_view 
     AttentionMoments moments(sizes);
     {
       const Wrapping<ObservedOutputs> qkv(w.qkv, [&](const float* y, std::int64_t rows) { moments.add_qkv(y, rows); });
-      const Wrapping<ObservedSite> o(w.o, [&](const float* x, std::int64_t rows) { moments.add_mixed(x, rows); }, true);
       walk.pass_layer(layer);
     }
     const AttentionMaps maps = attention_maps(model.spec(), sizes, w);
-    const std::vector<double> own = AttentionReduction(maps, moments).pair_losses();
+    const std::vector<double> own = pair_losses(maps, moments);
     const double all = std::accumulate(own.begin(), own.end(), 0.0);
     sum.resize(own.size());
     for (std::size_t p = 0; p < own.size() && all > 0; ++p) sum[p] += own[p] / all;

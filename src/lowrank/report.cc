@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/measure.h"
+#include "formats/requantize.h"
 
 namespace narrows {
 namespace {
@@ -20,9 +21,11 @@ std::int64_t parameters(const LayerWeights& w) {
   return parameters_of(*w.qkv) + parameters_of(*w.o) + parameters_of(*w.up) + parameters_of(*w.down);
 }
 
+std::int64_t cache_numbers(const LayerSpec& layer) { return std::int64_t{layer.kv_heads} * (layer.d_qk + layer.d_vo); }
+
 std::int64_t cache_numbers(const ModelSpec& spec) {
   std::int64_t count = 0;
-  for (const LayerSpec& l : spec.layer) count += std::int64_t{l.kv_heads} * (l.d_qk + l.d_vo);
+  for (const LayerSpec& l : spec.layer) count += cache_numbers(l);
   return count;
 }
 
@@ -31,13 +34,22 @@ CompressedLayer unmeasured(const LayerSpec& layer) {
   return {layer.d_qk, layer.d_vo, layer.d_inter, kUnknown, kUnknown, kUnknown, kUnknown};
 }
 
-float common_score_scale(const LoadedModel& model) {
+void check_type(DType type) { gguf_file_type(type); }
+
+void check_share(double share) {
+  if (!(share >= 0 && share < 1)) fail("share to remove: expected at least 0 and below 1, found {}", share);
+}
+
+double share_lost(std::span<const double> loss_by_rank, std::int64_t rank) {
+  return loss_by_rank[0] > 0 ? loss_by_rank[static_cast<std::size_t>(rank)] / loss_by_rank[0] : 0;
+}
+
+void check_score_scales(const LoadedModel& model) {
   const float scale = model.spec().layer[0].score_scale;
   for (const LayerSpec& layer : model.spec().layer)
     if (layer.score_scale != scale)
       fail("{}: layers scale their scores by {} and {}: expected the same in all", model.path(), scale,
            layer.score_scale);
-  return scale;
 }
 
 void finish(CompressionReport& report, std::chrono::steady_clock::time_point start, const std::string& out) {

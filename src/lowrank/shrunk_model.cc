@@ -192,8 +192,8 @@ void run_with(LoadedModel& model, int number, ShrunkLayer& layer) {
   use_feed_forward(model, number, layer);
 }
 
-void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, float score_scale,
-                        DType type, const std::string& path, const std::string& architecture) {
+void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, DType type,
+                        const std::string& path, const std::string& architecture) {
   GgufWriter writer = rewriter(in, type, architecture);
   const std::string own = in.get_string("general.architecture") + ".",
                     prefix = architecture.empty() ? own : architecture + ".";
@@ -202,7 +202,7 @@ void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers,
   Replacements new_tensors = replacements(layers);
   AlignedVector<float> divisors;
   if (!kept) {
-    writer.set_f32(prefix + "attention.scale", portable ? layers[0].sizes.score_scale : score_scale);
+    writer.set_f32(prefix + "attention.scale", layers[0].sizes.score_scale);
     if (portable) {
       writer.set_u32(prefix + "rope.dimension_count", static_cast<std::uint32_t>(layers[0].sizes.d_qk));
       const std::span pairs = std::span(layers[0].pairs).first(layers[0].pairs.size() / static_cast<std::size_t>(layers[0].sizes.kv_heads));

@@ -30,9 +30,10 @@ void run_with(LoadedModel& model, int number, ShrunkLayer& layer);
 
 // Writes a model file of these layers, one for each of `in`: everything else, maps without rows too, is
 // copied, tensors as they are stored and metadata with the new sizes; where all heads are as they were their
-// keys are too. score_scale: of all layers. An architecture says that the file is to be portable (portable.h): written under that name, heads of one size
-// with the rotary frequencies of the first layer's in rope_freqs.weight. The file appears whole or not at all.
-void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, float score_scale,
-                        DType type, const std::string& path, const std::string& architecture = {});
+// keys are too. All layers scale their scores alike (check_score_scales). An architecture says that the file is to be
+// portable (portable.h): written under that name, heads of one size with the rotary frequencies of the first layer's in
+// rope_freqs.weight. The file appears whole or not at all.
+void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, DType type,
+                        const std::string& path, const std::string& architecture = {});
 
 }  // namespace narrows

@@ -132,10 +132,10 @@ class Tuner {
   }
 
   // The sites at a price.
-  std::vector<SitePlan> plan_at(double price) const {
+  std::vector<SitePlan> plan_at(double price, bool gates = true) const {
     std::vector<SitePlan> sites;
     for (const Candidate& c : candidates_) {
-      if (gates_ && c.may_gate)
+      if (gates && gates_ && c.may_gate)
         if (const auto gate = gates_->choose(c.name, price)) {
           sites.push_back(*gate);
           continue;
@@ -241,7 +241,7 @@ class Tuner {
       return time_sites(model_, speed_tokens_, stage("timing"));
     };
     const std::vector<KindTime> dense = time_kinds({});
-    const std::vector<KindTime> fine = time_kinds(all_graded(result_.price / 16)), here = time_kinds(all_graded(result_.price));
+    const std::vector<KindTime> fine = time_kinds(plan_at(result_.price / 16, false)), here = time_kinds(plan_at(result_.price, false));
     const std::vector<SitePlan> gates = gated_only(result_.plan.sites);
     const std::vector<KindTime> gated = gates.empty() ? std::vector<KindTime>() : time_kinds(gates);
     for (std::size_t i = 0; i < dense.size(); ++i) {
@@ -288,13 +288,6 @@ class Tuner {
     return cost;
   }
 
-  std::vector<SitePlan> all_graded(double price) {
-    std::vector<Candidate> candidates = candidates_;
-    for (Candidate& c : candidates_) c.may_gate = false;
-    std::vector<SitePlan> sites = plan_at(price);
-    candidates_ = std::move(candidates);
-    return sites;
-  }
   static std::vector<SitePlan> gated_only(std::vector<SitePlan> sites) {
     std::erase_if(sites, [](const SitePlan& s) { return s.mode != SiteMode::Gated; });
     return sites;

@@ -17,11 +17,9 @@ Weights are drawn so that logits spread over several units, attention is far fro
 one and biases from zero. Seeds are tried in turn until the greedy continuation varies and no step of it is a
 near-tie (gap of the two best logits at least 0.05), so that a correct engine gives the same 20 ids.
 """
-import argparse
 import json
 import math
 import pathlib
-import sys
 import tempfile
 
 import gguf
@@ -29,11 +27,9 @@ import numpy as np
 import torch
 import transformers
 
-from reference import REPOSITORY, ToolError, hf, metrics
+from reference import REPOSITORY, ToolError, goldens, hf, metrics
 from reference.llamacpp import LlamaCpp
 
-PROMPT_TOKENS, GREEDY_TOKENS = 40, 20
-LARGEST_FILE, SMALLEST_GAP = 150_000, 0.05
 SPECIAL = ["<|start|>", "<|end|>"]
 MERGES = [("h", "e"), ("Ġ", "t"), ("Ġt", "he"), ("i", "n"), ("Ġ", "a")]
 
@@ -104,10 +100,7 @@ MODELS = {
 
 def vocabulary():
     """A byte-level BPE vocabulary of 263 tokens: two specials, the 256 bytes in GPT-2's spelling, five merges."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    spelling = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-    return SPECIAL + [spelling[byte] for byte in range(256)] + [left + right for left, right in MERGES]
+    return SPECIAL + goldens.byte_spelling() + [left + right for left, right in MERGES]
 
 
 def build(spec, seed):
@@ -220,30 +213,9 @@ def write_gguf(path, name, spec, made, dtype):
     writer.close()
 
 
-def greedy(made, ids):
-    """The continuation of ids and the smallest gap between the two best logits on its way."""
-    ids, smallest = list(ids), math.inf
-    for _ in range(GREEDY_TOKENS):
-        last = hf.logits(made, ids)[-1]
-        second, first = np.sort(last)[-2:]
-        smallest = min(smallest, float(first - second))
-        ids.append(int(last.argmax()))
-    return ids[-GREEDY_TOKENS:], smallest
-
-
-def with_firm_continuation(spec):
-    for seed in range(1, 200):
-        made = build(spec, seed)
-        ids = [int(id) for id in np.random.default_rng(1000 + seed).integers(2, len(vocabulary()), PROMPT_TOKENS)]
-        following, gap = greedy(made, ids)
-        if gap >= SMALLEST_GAP and len(set(following)) >= spec["distinct"] and 1 not in following:
-            return made, ids, following, gap, seed
-    raise ToolError("no seed below 200 gives a firm and varied continuation")
-
-
 def llamacpp_answers(path, ids):
     peer = LlamaCpp(path, context=256, threads=1, kv="f32")
-    answers = peer.logits(ids), peer.greedy(ids, GREEDY_TOKENS)[0]
+    answers = peer.logits(ids), peer.greedy(ids, goldens.GREEDY_TOKENS)[0]
     peer.close()
     return answers
 
@@ -272,11 +244,12 @@ def verify(path, name, spec, made, ids, following, logits):
 
 
 def make(name, spec, folder):
-    made, ids, following, gap, seed = with_firm_continuation(spec)
+    made, ids, following, gap, seed = goldens.with_firm_continuation(
+        lambda seed: build(spec, seed), len(SPECIAL), len(vocabulary()), spec["distinct"])
     path = folder / f"{name}.gguf"
     write_gguf(path, name, spec, made, spec["dtype"])
-    if path.stat().st_size > LARGEST_FILE:
-        raise ToolError(f"{path}: {path.stat().st_size} bytes, expected at most {LARGEST_FILE}")
+    if path.stat().st_size > goldens.LARGEST_FILE:
+        raise ToolError(f"{path}: {path.stat().st_size} bytes, expected at most {goldens.LARGEST_FILE}")
     logits = hf.logits(made, ids)
     line = verify(path, name, spec, made, ids, following, logits)
     np.save(folder / f"{name}.logits.npy", logits.astype(np.float32))
@@ -288,25 +261,5 @@ def make(name, spec, folder):
           f"{gap:.3f}; {line}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="models to make (default: all)")
-    parser.add_argument("--into", type=pathlib.Path, default=REPOSITORY / "tests" / "data" / "models")
-    parser.add_argument("--list", action="store_true", help="print the names and stop")
-    arguments = parser.parse_args()
-    if arguments.list:
-        for name, spec in MODELS.items():
-            print(f"{name:14} {spec['notes']}")
-        return
-    try:
-        arguments.into.mkdir(parents=True, exist_ok=True)
-        for name in arguments.names or MODELS:
-            if name not in MODELS:
-                raise ToolError(f"unknown model {name!r}, expected one of {', '.join(MODELS)}")
-            make(name, MODELS[name], arguments.into)
-    except (ToolError, OSError) as error:
-        sys.exit(f"make_model_goldens: {error}")
-
-
 if __name__ == "__main__":
-    main()
+    goldens.main("make_model_goldens", __doc__, MODELS, REPOSITORY / "tests" / "data" / "models", make)

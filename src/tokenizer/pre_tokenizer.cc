@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
@@ -133,6 +134,23 @@ bool pre_tokenizer_adds_bos(std::string_view name) {
 bool pre_tokenizer_ignores_merges(std::string_view name) {
   const Rule* rule = find_rule(name);
   return rule != nullptr && rule->ignore_merges;
+}
+
+const std::string_view PreTokenizerPatterns::kByteLevel = kGpt2;
+const std::string_view PreTokenizerPatterns::kEachDigit = kDigit;
+const std::string_view PreTokenizerPatterns::kDigits = R"(\p{N}+)";
+const std::string_view PreTokenizerPatterns::kPunctuation = narrows::kPunctuation;
+
+std::string_view pre_tokenizer_name(std::span<const std::string> patterns, bool ignore_merges) {
+  for (const Rule& rule : kRules) {
+    const auto used =
+        std::count_if(rule.patterns.begin(), rule.patterns.end(), [](auto p) { return !p.empty(); });
+    if (rule.ignore_merges == ignore_merges && static_cast<std::size_t>(used) == patterns.size() &&
+        std::equal(patterns.begin(), patterns.end(), rule.patterns.begin())) {
+      return rule.names[0];
+    }
+  }
+  return "";
 }
 
 struct PreTokenizer::Pattern {

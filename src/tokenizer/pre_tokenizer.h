@@ -2,6 +2,7 @@
 // tokenizer.ggml.pre names.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,13 @@ namespace narrows {
 bool pre_tokenizer_adds_bos(std::string_view name);
 // Whether a word that is in the vocabulary as a whole becomes that token, whatever the merges give.
 bool pre_tokenizer_ignores_merges(std::string_view name);
+
+// The first name whose patterns are these and which ignores merges or not, "" if there is none.
+std::string_view pre_tokenizer_name(std::span<const std::string> patterns, bool ignore_merges);
+// What the parts of a tokenizer.json are as patterns.
+struct PreTokenizerPatterns {
+  static const std::string_view kByteLevel, kEachDigit, kDigits, kPunctuation;
+};
 
 class PreTokenizer {
  public:

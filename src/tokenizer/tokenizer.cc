@@ -2,11 +2,18 @@
 
 #include "base/error.h"
 #include "formats/gguf.h"
+#include "tokenizer/hf_tokenizer.h"
 
 namespace narrows {
 
 std::unique_ptr<const Tokenizer> Tokenizer::from_gguf(const GgufFile& file) {
   Vocabulary vocabulary = read_vocabulary(file);
+  if (const auto text = file.find_string(kHfTokenizerKey)) {
+    const std::string source = fmt::format("{}: key {}", file.path(), kHfTokenizerKey);
+    return make_hf_tokenizer(std::move(vocabulary), *text, source,
+                             file.find_bool("tokenizer.ggml.add_bos_token"),
+                             file.find_bool("tokenizer.ggml.add_eos_token"));
+  }
   if (vocabulary.model == "llama") return make_spm_tokenizer(std::move(vocabulary));
   constexpr std::string_view kMerges = "tokenizer.ggml.merges";
   const GgufArray& merges = file.get_array(kMerges);
@@ -27,7 +34,7 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool show_special) c
       after_prefix = false;
     } else {
       text += bytes;
-      after_prefix = vocabulary_.add_space_prefix;
+      if (!vocabulary_.space_prefix_once) after_prefix = vocabulary_.add_space_prefix;
     }
   }
   return text;

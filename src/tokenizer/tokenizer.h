@@ -4,7 +4,8 @@
 // after a pre-tokenizer pattern named by tokenizer.ggml.pre) and SPM (tokenizer.ggml.model = "llama":
 // SentencePiece's BPE by score with byte fallback). Ids are those of llama.cpp and of the Hugging Face
 // tokenizer of the same model, less the latter's normalizer (Qwen's NFC), of which a GGUF file does not tell
-// and which would change the text.
+// and which would change the text. A file that has a tokenizer.json (key tokenizer.huggingface.json) runs that, with
+// all its parts (hf_tokenizer.h); the ggml keys give the special ids, the kinds and the template.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -51,7 +52,7 @@ class Tokenizer {
   TokenId find(std::string_view spelling) const { return vocabulary_.index.find(spelling); }
 
   std::int32_t vocab_size() const { return static_cast<std::int32_t>(vocabulary_.size()); }
-  const std::string& model() const { return vocabulary_.model; }  // "gpt2", "llama"
+  const std::string& model() const { return vocabulary_.model; }  // "gpt2", "llama"; with a tokenizer.json others too
   const std::string& pre() const { return vocabulary_.pre; }      // pre-tokenizer, "" if none
   TokenId bos() const { return vocabulary_.bos; }
   TokenId eos() const { return vocabulary_.eos; }

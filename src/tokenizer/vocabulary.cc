@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "formats/gguf.h"
+#include "tokenizer/hf_tokenizer.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/utf8.h"
 
@@ -200,8 +201,10 @@ Vocabulary read_vocabulary(const GgufFile& file) {
   Vocabulary v;
   v.source = file.path();
   v.model = file.get_string("tokenizer.ggml.model");
-  const bool spm = v.model == "llama";
-  if (!spm && v.model != "gpt2") {
+  // A tokenizer.json says itself what it is; the other keys complete it.
+  const bool hf = file.has(kHfTokenizerKey);
+  const bool spm = v.model == "llama" && !hf;
+  if (!spm && !hf && v.model != "gpt2") {
     fail("{}: key tokenizer.ggml.model: expected gpt2 or llama, found {}", file.path(), quoted(v.model));
   }
   v.pre = file.find_string("tokenizer.ggml.pre").value_or("");
@@ -222,7 +225,7 @@ Vocabulary read_vocabulary(const GgufFile& file) {
   const auto flag = [&](std::string_view key, bool fallback) {
     return file.find_bool(key).value_or(fallback);
   };
-  v.add_bos = flag("tokenizer.ggml.add_bos_token", spm || pre_tokenizer_adds_bos(v.pre));
+  v.add_bos = flag("tokenizer.ggml.add_bos_token", !hf && (spm || pre_tokenizer_adds_bos(v.pre)));
   v.add_eos = flag("tokenizer.ggml.add_eos_token", false);
   if (spm) {
     v.add_space_prefix = flag("tokenizer.ggml.add_space_prefix", true);

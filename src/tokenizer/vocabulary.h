@@ -31,7 +31,8 @@ struct Vocabulary {
   TokenIndex index;
   TokenId bos = kNoToken, eos = kNoToken, eot = kNoToken, eom = kNoToken, unk = kNoToken, pad = kNoToken;
   bool add_bos = false, add_eos = false;
-  bool add_space_prefix = false;          // SPM only
+  bool add_space_prefix = false;          // SPM and tokenizer.json: decoding drops a space at the start
+  bool space_prefix_once = false;         // tokenizer.json: only there, not after special tokens too
   bool remove_extra_whitespaces = false;  // SPM only: runs of spaces become one, spaces at the ends go
   bool strip_after_special = false;       // Phi-3: white space that follows a special token goes
 

@@ -68,7 +68,7 @@ def main():
     def matrix(rows, cols, live):
         """Random rows; of those, only `live` (a mask) are not zero."""
         values = np.zeros((rows, cols), np.float32)
-        values[live] = random.standard_normal((int(live.sum()), cols), dtype=np.float32) * (3 * cols / used) ** -0.5
+        values[live] = random.standard_normal((int(live.sum()), cols), dtype=np.float32) * (3 * cols / (used if a.subspace else 1)) ** -0.5
         return gguf.quants.quantize(values, dtype)
 
     def first(n, count):

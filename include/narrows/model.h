@@ -42,13 +42,14 @@ struct OperationCost {
 
 class Model {
  public:
-  // Loads a GGUF file (the first part of a split one). Throws Error: file missing, truncated or hostile, unknown
-  // architecture, tensor missing or of the wrong shape.
+  // Loads a GGUF file (the first part of a split one) or a Hugging Face folder (config.json, safetensors, tokenizer.json or
+  // tokenizer.model). Throws Error: file missing, truncated or hostile, unknown architecture, tensor missing or of the
+  // wrong shape.
   static std::shared_ptr<Model> load(const std::string& path, const LoadOptions& options = {});
   virtual ~Model() = default;
 
   virtual const std::string& path() const = 0;
-  virtual const std::string& architecture() const = 0;  // "llama", "qwen2", "gemma3"
+  virtual const std::string& architecture() const = 0;  // as GGUF names it: "llama", "qwen2", "gemma3", …
   virtual std::int32_t vocab_size() const = 0;
   virtual std::int64_t trained_context() const = 0;     // tokens
 

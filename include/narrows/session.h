@@ -39,7 +39,7 @@ struct KvCompression {
 };
 
 struct SessionOptions {
-  std::int64_t context = 0;  // tokens the sequence may hold; 0: the model's trained context
+  std::int64_t context = 0;  // tokens the sequence may hold; 0: the model's trained context (longrope: also chooses the frequencies)
   KvType kv_type = KvType::F16;
   std::int64_t chunk = 512;  // tokens computed together in a prompt; changes speed and memory, never a bit
   bool context_shift = false;  // when full: drop the older half of what follows the first `keep` tokens and go on,

@@ -81,6 +81,7 @@ Json as_json(const CalibrationReport& report, const CalibrateCommand& o) {
             {"basis_flops", totals.flops},
             {"peak_bytes", report.peak_bytes},
             {"bytes", report.file_bytes},
+            {"skipped", report.skipped},
             {"storage_overhead", static_cast<double>(report.file_bytes) / static_cast<double>(report.model_bytes)}};
   if (totals.compared) {
     json["svd_seconds"] = totals.svd_seconds;
@@ -151,6 +152,7 @@ void run(CalibrateCommand& o) {
   o.options.compare = !o.no_compare;
   check_output(o.output, {o.model.path, o.file});
   const std::string text = read_text(o.file);
+  o.model.no_repack = true;  // each layer is used once: memory for a copy of them all would be wasted
   const auto model = o.model.load();
   std::optional<Progress> bar;
   o.options.progress = [&](std::int64_t done, std::int64_t total) {
@@ -159,6 +161,9 @@ void run(CalibrateCommand& o) {
   };
   const CalibrationReport report = calibrate(*model, text, o.options, o.output);
   bar.reset();
+  if (!report.skipped.empty())
+    note(fmt::format("{} sites of experts saw fewer tokens than directions and stay dense, {} first: more text serves them",
+                     report.skipped.size(), report.skipped.front()));
   print(o.json ? as_json(report, o).dump(2) + "\n" : as_table(report, o));
 }
 

@@ -84,7 +84,7 @@ CLI::Validator range(double least, double most) {
 }
 
 void add_model_options(CLI::App& command, ModelOptions& options) {
-  command.add_option("-m,--model", options.path, "The model: a GGUF file, or the first part of a split one")
+  command.add_option("-m,--model", options.path, "The model: a GGUF file (of a split one the first part) or a Hugging Face folder")
       ->type_name("FILE")
       ->required();
   command.add_option("-t,--threads", options.threads, "Threads; 0: every core that may be used (default)")
@@ -295,9 +295,15 @@ void check_output(const std::string& output, const std::vector<std::string>& inp
   if (output.empty()) throw UsageError("the file to write: expected a name, found none");
   std::error_code absent;
   if (std::filesystem::is_directory(output, absent)) fail("{}: expected a file to write, found a directory", output);
-  for (const std::string& input : inputs)
+  for (const std::string& input : inputs) {
     if (std::filesystem::equivalent(input, output, absent))
       throw UsageError(fmt::format("{}: expected another file than {}, which is read", output, input));
+    // Of a Hugging Face folder every file.
+    const std::filesystem::path parent = std::filesystem::absolute(output).parent_path();
+    if (std::filesystem::is_directory(input, absent) && std::filesystem::exists(output, absent) &&
+        std::filesystem::equivalent(input, parent, absent))
+      throw UsageError(fmt::format("{}: expected another file than one of {}, which is read", output, input));
+  }
   // A device or a pipe is opened once, when there is something to write.
   if (std::filesystem::is_regular_file(output, absent) || !std::filesystem::exists(output, absent))
     OutputFile probe(output);

@@ -124,6 +124,7 @@ void add_logits(CLI::App& program);
 void add_eval(CLI::App& program);
 void add_bench(CLI::App& program);
 void add_quantize(CLI::App& program);
+void add_convert(CLI::App& program);
 void add_calibrate(CLI::App& program);
 void add_gsi_report(CLI::App& program);
 void add_ada_report(CLI::App& program);

@@ -8,6 +8,7 @@
 
 #include "cli/common.h"
 #include "formats/gguf.h"
+#include "huggingface/folder.h"
 
 namespace narrows::cli {
 namespace {
@@ -119,7 +120,7 @@ std::string describe(const Json& d) {
 }
 
 void info(const InfoOptions& options) {
-  const bool vocab_only = GgufFile::open(options.path).tensors().empty();
+  const bool vocab_only = open_model(options.path).tensors().empty();
   const auto model = Model::load(options.path, {.threads = 1, .repack = false, .vocab_only = vocab_only});
   const Json description = Json::parse(model->describe(options.context));
   print(options.json ? description.dump(2) + "\n" : describe(description));

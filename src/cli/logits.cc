@@ -33,6 +33,7 @@ std::string npy_header(std::size_t rows, std::size_t columns) {
 
 void logits(const LogitsOptions& options) {
   const std::vector<TokenId> ids = parse_ids(options.ids, "--ids");
+  check_output(options.output, options.model.inputs());
   const SessionOptions session_options{.context = std::ssize(ids), .kv_type = options.cache.kv_type()};
   const auto model = options.model.load();
   Session session(model, session_options);

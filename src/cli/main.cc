@@ -99,7 +99,7 @@ std::string usage_message(const CLI::App& program, const CLI::ParseError& error)
 }
 
 int run_program(int argc, char** argv) {
-  CLI::App program("Runs GGUF language models on the CPU.", "narrows");
+  CLI::App program("Runs language models, GGUF files and Hugging Face folders, on the CPU.", "narrows");
   program.formatter(std::make_shared<HelpFormatter>());
   program.set_version_flag("--version", "narrows " NARROWS_VERSION);
   program.require_subcommand(1);
@@ -113,6 +113,7 @@ int run_program(int argc, char** argv) {
   add_eval(program);
   add_bench(program);
   add_quantize(program);
+  add_convert(program);
   add_calibrate(program);
   add_gsi_report(program);
   add_ada_report(program);

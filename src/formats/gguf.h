@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -61,9 +62,16 @@ struct GgufTensor {
   // ggml's order: shape[0] is the contiguous dimension (a row's length), shape[1] the number of rows, ….
   std::array<std::int64_t, 4> shape{1, 1, 1, 1};
   int dims = 1;
-  const std::byte* data = nullptr;  // into the mapped file; aligned to the file's alignment
+  const std::byte* data = nullptr;  // into the mapped file; aligned to the file's alignment; nullptr: see make_rows
   std::size_t bytes = 0;
+  // Of tensors that no file holds as they are (permuted, stacked, … from another format): writes rows
+  // [first, first + count), a row having shape[0] elements, to `to`. Thread-safe.
+  std::function<void(std::int64_t first, std::int64_t count, std::byte* to)> make_rows;
+
   std::int64_t elements() const { return shape[0] * shape[1] * shape[2] * shape[3]; }
+  std::int64_t rows() const { return elements() / shape[0]; }
+  // Rows [first, first + count): where they are, or made in `room`.
+  const std::byte* rows(std::int64_t first, std::int64_t count, std::vector<std::byte>& room) const;
 };
 
 class GgufFile {
@@ -73,9 +81,14 @@ class GgufFile {
   // inside its file, is aligned, of a known type, overlaps no other, and its row is a whole number of blocks;
   // names are unique; counts and sizes cannot overflow. Throws Error naming the file and the item.
   static GgufFile open(const std::string& path);
+  // The same of contents that come from another format. `parts` are the files that the tensors point into. Throws Error
+  // for a name that is found twice.
+  using Metadata = std::map<std::string, GgufEntry, std::less<>>;
+  static GgufFile assemble(std::string path, Metadata metadata, std::vector<GgufTensor> tensors,
+                           std::vector<MappedFile> parts);
 
   const std::string& path() const { return path_; }
-  std::uint32_t version() const { return version_; }
+  std::uint32_t version() const { return version_; }  // 0: assembled
   const std::map<std::string, GgufEntry, std::less<>>& metadata() const { return metadata_; }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const std::vector<MappedFile>& parts() const { return files_; }  // the files of a split; one otherwise
@@ -101,6 +114,7 @@ class GgufFile {
 
  private:
   void open_other_parts();
+  void index_tensors();
 
   std::string path_;
   std::uint32_t version_ = 0;

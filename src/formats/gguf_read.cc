@@ -429,10 +429,33 @@ GgufFile GgufFile::open(const std::string& path) {
   file.tensors_ = std::move(first.tensors);
 
   if (place_in_split(path, file.metadata_).count > 1) file.open_other_parts();
-  for (std::size_t i = 0; i < file.tensors_.size(); ++i)
-    if (!file.by_name_.emplace(file.tensors_[i].name, i).second)
-      fail("{}: tensor {}: found twice", path, printable(file.tensors_[i].name));
+  file.index_tensors();
   return file;
+}
+
+GgufFile GgufFile::assemble(std::string path, Metadata metadata, std::vector<GgufTensor> tensors,
+                            std::vector<MappedFile> parts) {
+  GgufFile file;
+  file.path_ = std::move(path);
+  file.metadata_ = std::move(metadata);
+  file.tensors_ = std::move(tensors);
+  file.files_ = std::move(parts);
+  file.index_tensors();
+  return file;
+}
+
+void GgufFile::index_tensors() {
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    if (!by_name_.emplace(tensors_[i].name, i).second)
+      fail("{}: tensor {}: found twice", path_, printable(tensors_[i].name));
+}
+
+const std::byte* GgufTensor::rows(std::int64_t first, std::int64_t count, std::vector<std::byte>& room) const {
+  const std::size_t row = row_bytes(dtype, shape[0]);
+  if (data) return data + static_cast<std::size_t>(first) * row;
+  room.resize(static_cast<std::size_t>(count) * row);
+  make_rows(first, count, room.data());
+  return room.data();
 }
 
 std::size_t GgufFile::file_bytes() const {

@@ -67,7 +67,7 @@ DType for_row(DType type, std::int64_t row) {
 DType target_type(const GgufFile& in, const GgufTensor& t, DType type, const RequantizeOptions& options) {
   if (!can_dequantize(t.dtype)) return t.dtype;
   if (t.dims == 1) return DType::F32;
-  if (!is_weight_matrix(t)) return t.dtype;
+  if (!is_weight_matrix(t) || options.keep_types) return t.dtype;
   const std::int64_t row = t.shape[0];
   const bool embedding = t.name == kEmbedding;
   if (embedding && options.token_embedding_type) return for_row(*options.token_embedding_type, row);
@@ -99,12 +99,13 @@ class Converter {
   // Passes the tensor's rows, as `to`, to `sink`.
   template <typename Sink>
   void convert(const GgufTensor& t, DType to, Sink&& sink) {
-    const std::int64_t row = t.shape[0], rows = t.elements() / row;
+    const std::int64_t row = t.shape[0], rows = t.rows();
     const std::size_t row_in = row_bytes(t.dtype, row), row_out = row_bytes(to, row);
     const std::int64_t most = std::max<std::int64_t>(kChunkElements / row, pool_.size());
     for (std::int64_t first = 0; first < rows; first += most) {
       const std::int64_t count = std::min(most, rows - first);
       out_.resize(static_cast<std::size_t>(count) * row_out);
+      const std::byte* sources = t.rows(first, count, made_);
       pool_.run([&](int thread) {
         std::vector<float>& values = rows_[static_cast<std::size_t>(thread)];
         const Range share = share_of(count, thread, pool_.size());
@@ -112,7 +113,7 @@ class Converter {
         try {
           values.resize(static_cast<std::size_t>(row));
           for (; r < share.end; ++r) {
-            const std::byte* source = t.data + static_cast<std::size_t>(first + r) * row_in;
+            const std::byte* source = sources + static_cast<std::size_t>(r) * row_in;
             std::byte* target = out_.data() + static_cast<std::size_t>(r) * row_out;
             dequantize(t.dtype, source, values.data(), row);
             if (to != t.dtype) {
@@ -138,7 +139,7 @@ class Converter {
   ThreadPool pool_;
   std::vector<std::string> failures_;     // one a thread; the first has the lowest row
   std::vector<std::vector<float>> rows_;  // one a thread
-  std::vector<std::byte> out_;
+  std::vector<std::byte> made_, out_;
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ struct RequantizeOptions {
   int threads = 0;                   // below 1: all cores
   std::optional<DType> output_type;  // of output.weight, or of token_embd.weight if it serves as the output
   std::optional<DType> token_embedding_type;  // of token_embd.weight; goes before output_type
+  bool keep_types = false;  // weight matrices stay as they are; `type` only names what most of them have
   bool pure = false;  // the output too is of `type`; otherwise it has at least the 6 bits of Q6_K, since
                       // errors there reach every logit
 };

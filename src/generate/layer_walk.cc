@@ -15,9 +15,13 @@ constexpr std::int64_t kHeadRows = 16;  // whose logits are held at once
 
 LayerWalk::LayerWalk(LoadedModel& model, std::string_view text, std::int64_t window, std::int64_t max_tokens,
                      WindowChoice which)
-    : model_(model) {
+    : model_(model), window_(window) {
   const bool bos = model.adds_bos() && model.bos() != kNoToken;
   if (window < (bos ? 2 : 1)) fail("window: expected at least {} tokens, found {}", bos ? 2 : 1, window);
+  const ModelSpec& spec = model.spec();
+  if (spec.positions == Positions::Learned && window > spec.trained_context)
+    fail("{}: windows of {} tokens: expected at most the {} positions that the model has learned", model.path(), window,
+         spec.trained_context);
   const std::vector<TokenId> ids = model.tokenize(text, {.add_special = false, .parse_special = false});
   if (ids.empty()) fail("the text has no tokens");
   const std::int64_t most = max_tokens > 0 ? max_tokens : INT64_MAX;
@@ -76,6 +80,8 @@ void LayerWalk::show_layer(int layer, const std::function<void()>& after_window)
 void LayerWalk::spec_changed() {
   attention_ = std::make_unique<DenseAttention>(model_.spec(), KvFormat::F16);
   cache_ = attention_->new_sequence();
+  const std::int64_t original = model_.spec().original_context;
+  cache_->long_context = original > 0 && window_ > original;
 }
 
 void LayerWalk::each_window(int layer, bool moves_on, const std::function<void()>& after_window) {

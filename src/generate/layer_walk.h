@@ -20,7 +20,8 @@ enum class WindowChoice {
 class LayerWalk {
  public:
   // Windows of `window` tokens (BOS first in each if the model adds one), at most max_tokens in all (0: no bound); an
-  // incomplete last window counts too. Throws Error if the text has no tokens.
+  // incomplete last window counts too. Throws Error if the text has no tokens, or a window
+  // more than the positions that the model has learned.
   LayerWalk(LoadedModel& model, std::string_view text, std::int64_t window, std::int64_t max_tokens,
             WindowChoice which = WindowChoice::First);
 
@@ -53,6 +54,7 @@ class LayerWalk {
   void run(int begin, int end, std::size_t window, std::span<const std::int64_t> wanted, float* logits);
 
   LoadedModel& model_;
+  std::int64_t window_;
   std::vector<std::vector<TokenId>> windows_;
   std::int64_t tokens_ = 0, current_ = 0;
   AlignedVector<float> x_;  // [tokens][d], the residual stream

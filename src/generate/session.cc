@@ -32,12 +32,19 @@ struct Session::Impl {
   std::vector<TokenId> tokens;  // the cache may hold fewer: the rest is computed by the next step
   std::vector<float> logits;
 
+  void begin_sequence();
   void check(std::span<const TokenId> added) const;
   void shift();
   std::span<const TokenId> pending() const {
     return std::span(tokens).subspan(static_cast<std::size_t>(cache->length()));
   }
 };
+
+void Session::Impl::begin_sequence() {
+  cache = attention->new_sequence();
+  const std::int64_t original = loaded->spec().original_context;
+  cache->long_context = original > 0 && options.context > original;
+}
 
 void Session::Impl::check(std::span<const TokenId> added) const {
   if (added.empty()) fail("step: expected at least one token");
@@ -122,7 +129,8 @@ Session::Session(std::shared_ptr<Model> model, const SessionOptions& options) : 
   if (o.context == 0) o.context = spec.trained_context;
   if (o.context < 1) fail("context: expected at least 1 token, found {}", o.context);
   if (spec.positions == Positions::Learned && o.context > spec.trained_context)
-    fail("context: expected at most the {} positions that the model has learned, found {}", spec.trained_context, o.context);
+    fail("{}: context of {} tokens: expected at most the {} positions that the model has learned", impl_->model->path(), o.context,
+         spec.trained_context);
   if (o.chunk < 1) fail("chunk: expected at least 1 token, found {}", o.chunk);
   if (o.keep < 0 || (o.context_shift && o.keep >= o.context))
     fail("keep: expected 0 to {} tokens, found {}", o.context - 1, o.keep);
@@ -130,14 +138,14 @@ Session::Session(std::shared_ptr<Model> model, const SessionOptions& options) : 
     impl_->attention = compressed_attention(spec, impl_->loaded->weights(), format_of(o.kv_type), *o.compression);
   else
     impl_->attention = std::make_unique<DenseAttention>(spec, format_of(o.kv_type));
-  impl_->cache = impl_->attention->new_sequence();
+  impl_->begin_sequence();
 }
 
 void set_attention(Session& session, const AttentionFactory& make) {
   Session::Impl& s = session.impl();
   if (!s.tokens.empty()) fail("attention: expected a session without tokens, found {}", s.tokens.size());
   s.attention = make(s.loaded->spec());
-  s.cache = s.attention->new_sequence();
+  s.begin_sequence();
   s.own_attention = true;
 }
 

@@ -113,13 +113,18 @@ AttentionReduction::AttentionReduction(const AttentionMaps& maps, const Attentio
   qk_.reserve(static_cast<std::size_t>(sizes.kv_heads));
   ov_.reserve(static_cast<std::size_t>(sizes.kv_heads));
   for (int g = 0; g < sizes.kv_heads; ++g) {
-    qk_.push_back(qk_reduction(maps, moments, g));
-    if (!shared.empty()) qk_.back().order_pairs(shared);
+    if (!maps.queries_fixed) qk_.push_back(qk_reduction(maps, moments, g));
+    if (!maps.queries_fixed && !shared.empty()) qk_.back().order_pairs(shared);
     ov_.emplace_back(ov_maps(maps, g), moments.ov(g));
   }
   qk_loss_.assign(static_cast<std::size_t>(sizes.d_qk) + 1, std::numeric_limits<double>::infinity());
   pairs_at_.assign(qk_loss_.size(), -1);
-  for (int dims = 0; dims <= sizes.d_qk; ++dims)
+  if (maps.queries_fixed) {
+    qk_loss_.front() = 1;  // with nothing, everything is lost
+    qk_loss_.back() = 0;
+    pairs_at_.back() = rotated;
+  }
+  for (int dims = 0; dims <= sizes.d_qk && !maps.queries_fixed; ++dims)
     for (int pairs = 0; pairs <= rotated; ++pairs) {
       double loss = 0;
       for (const QkReduction& group : qk_) loss += group.loss(dims, pairs);
@@ -134,7 +139,8 @@ AttentionReduction::AttentionReduction(const AttentionMaps& maps, const Attentio
 
 std::int64_t AttentionReduction::raised() const {
   std::int64_t raised = 0;
-  for (std::size_t g = 0; g < qk_.size(); ++g) raised += qk_[g].raised() + ov_[g].raised();
+  for (const QkReduction& group : qk_) raised += group.raised();
+  for (const OvReduction& group : ov_) raised += group.raised();
   return raised;
 }
 
@@ -153,6 +159,12 @@ void AttentionReduction::shrink_qk(int d_qk, AttentionMaps& to) const {
     fail("query and key dimensions: expected up to {}, {} of them in pairs, found {}", sizes.d_qk,
          2 * maps_.pairs_each(), d_qk);
   to.sizes.d_qk = d_qk;
+  if (maps_.queries_fixed) {
+    to.pairs = maps_.pairs;
+    to.q = maps_.q;
+    to.k = maps_.k;
+    return;
+  }
   to.q = {std::int64_t{sizes.heads} * d_qk, maps_.q.columns, {}, {}};
   to.k = {std::int64_t{sizes.kv_heads} * d_qk, maps_.k.columns, {}, {}};
   for (int g = 0; g < sizes.kv_heads; ++g) {

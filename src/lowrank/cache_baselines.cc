@@ -112,7 +112,7 @@ CompressionReport compress_clover(const std::string& in, double share, const Com
   check_type(options.type);
   check_share(share);
   LoadedModel model(in, {.threads = std::max(options.threads, 0), .repack = false});
-  check_score_scales(model);
+  check_can_shrink(model);
   const std::int64_t cache_before = cache_numbers(model.spec());
   set_linear_algebra_threads(1);  // its last bits depend on the number
   CompressOptions shares = options;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 
@@ -211,9 +212,33 @@ void check_pairs(const std::vector<int>& pairs, const ModelSpec& spec, const Lay
       fail("rotary pairs: numbers below {}, ascending, expected, {} found", most, pairs[i]);
 }
 
+template <typename T>
+void append_values(std::string& to, const std::vector<T>& values) {
+  for (const T& v : values) to += fmt::format("{} ", v);
+}
+
+std::string value_text(const GgufValue& value) {
+  if (const auto* array = std::get_if<GgufArray>(&value)) {
+    std::string text;
+    append_values(text, array->strings);
+    append_values(text, array->integers);
+    append_values(text, array->floats);
+    return text;
+  }
+  return std::visit([](const auto& v) -> std::string {
+    if constexpr (std::is_same_v<std::decay_t<decltype(v)>, GgufArray>) return {};
+    else return fmt::format("{}", v);
+  }, value);
+}
+
 // What load_spec and the tokenizer read: the beginning of the (first) file, up to about where its tensors
 // begin.
 std::string metadata_fingerprint(const GgufFile& file) {
+  if (std::filesystem::is_directory(file.path())) {  // of a Hugging Face folder: what its files came to
+    std::string all;
+    for (const auto& [key, entry] : file.metadata()) all += key + "=" + value_text(entry.value) + "\n";
+    return fingerprint(all);
+  }
   std::size_t tensors = 0;
   for (const GgufTensor& t : file.tensors()) tensors += t.bytes;
   std::string head(file.file_bytes() - std::min(tensors, file.file_bytes()), '\0');

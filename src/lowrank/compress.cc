@@ -16,6 +16,7 @@
 #include "lowrank/ridge.h"
 #include "lowrank/shrunk_model.h"
 #include "lowrank/stream_moment.h"
+#include "model/load.h"
 #include "subspace/linear_algebra.h"
 #include "subspace/observed_site.h"
 #include "subspace/second_moment.h"
@@ -92,6 +93,7 @@ class Compressor {
 
   void shrink(int layer) {
     LayerWeights& weights = model_.weights().layer[static_cast<std::size_t>(layer)];
+    const std::vector<WeightMatrix> replaced = layer_matrices(weights);
     count_dense(layer, weights);
     CompressedLayer& ranks = ranks_[static_cast<std::size_t>(layer)];
     try {
@@ -105,6 +107,12 @@ class Compressor {
     walk_.pass_layer(layer, count());
     ranks.stream_error = stream_error();
     report_.parameters += parameters(weights);
+    release_pages(model_.file(), replaced);
+    release_pages(dense_.file(), layer_matrices(dense_.weights().layer[static_cast<std::size_t>(layer)]));
+  }
+  // Takes a finished layer out of memory.
+  void put_away(int layer, SpillFile& file) {
+    spill(model_, layer, layers_[static_cast<std::size_t>(layer)], file);
   }
 
   CompressionReport report_;
@@ -222,8 +230,9 @@ class Compressor {
   void shrink_feed_forward(int layer, LayerWeights& w, CompressedLayer& ranks) {
     const bool correct = options_.correct && options_.refit && !w.ffn_post_norm.present;
     const std::int64_t d_inter = w.down->in(), d = w.down->out();
-    StreamMoment moment(d, d_inter);
+    std::vector<double> r_hh, correction;
     {
+      StreamMoment moment(d, d_inter);  // as large as what comes of it: gone before that is used
       const Wrapping<ObservedSite> down(
           w.down, [&](const float* x, std::int64_t rows) { moment.add_inputs(x, rows); }, correct);
       walk_.show_layer(layer, [&] {
@@ -232,9 +241,9 @@ class Compressor {
         moment.add_streams(wanted, correct ? walk_.current_stream() : wanted, walk_.window_tokens(window));
         count()();
       });
+      r_hh = moment.inputs();
+      if (correct) correction = moment.lack();
     }
-    const std::vector<double> r_hh = moment.inputs(),
-                              correction = correct ? moment.lack() : std::vector<double>();
     const FeedForwardMaps maps = feed_forward_maps(w);
     const MlpReduction reduction(maps.down.w, d, d_inter, r_hh, options_.neurons, maps.up.back().w);
     MlpReduced reduced = reduction.shrink(ranks.d_inter, options_.refit, correction);
@@ -273,14 +282,28 @@ CompressedLayer uniform_ranks(int d_qk, int d_vo, int d_inter, const CompressOpt
           0};
 }
 
+namespace {
+
+void check_queries(LoadedModel& model, const CompressOptions& options) {
+  for (const LayerWeights& layer : model.weights().layer)
+    if (options.qk > 0 && options.ranks.empty() && has_fixed_queries(model.spec(), layer))
+      fail("{}: queries and keys are normed as whole rows or less their mean, so that none of their dimensions can go: expected "
+           "a share of 0 for them (--qk 0)", model.path());
+}
+
+}  // namespace
+
 CompressionReport compress(const std::string& in, std::string_view text, const CompressOptions& asked,
                            const std::string& out) {
   const auto start = std::chrono::steady_clock::now();
   check_options(asked);
-  LoadedModel model(in, {.threads = std::max(asked.threads, 0), .repack = true});
-  const CompressOptions options = asked.portable ? portable_options(model, asked) : asked;
+  // Each layer is used for a while, then never again: neither model holds a copy of all of them.
+  LoadedModel model(in, {.threads = std::max(asked.threads, 0), .repack = false});
+  CompressOptions options = asked.portable ? portable_options(model, asked) : asked;
+  options.correct &= !model.spec().post_block_norm;
+  check_queries(model, options);
   LoadedModel dense(in, {.threads = std::max(options.threads, 0), .repack = false});
-  check_score_scales(model);
+  check_can_shrink(model);
   const int layers = model.spec().layers;
   set_linear_algebra_threads(1);  // its last bits depend on the number
   std::optional<Checkpoint> checkpoint;
@@ -305,21 +328,23 @@ CompressionReport compress(const std::string& in, std::string_view text, const C
     if (checkpoint) checkpoint->begin(compressor.ranks_);
     if (checkpoint) kept(0);
   }
+  SpillFile spilled(out);
+  for (int layer = 0; layer < finished; ++layer) compressor.put_away(layer, spilled);
   for (int layer = finished; layer < layers; ++layer) {
     const std::int64_t raised = report.raised;
     compressor.shrink(layer);
-    if (!checkpoint) continue;
     const auto at = static_cast<std::size_t>(layer);
     try {
-      checkpoint->add(compressor.layers_[at], compressor.ranks_[at], report.raised - raised);
+      if (checkpoint) checkpoint->add(compressor.layers_[at], compressor.ranks_[at], report.raised - raised);
     } catch (const Error& error) {
       fail("{}; {}", error.what(), goes_on(finished, layers));
     }
-    kept(layer + 1);
+    if (checkpoint) kept(layer + 1);
+    compressor.put_away(layer, spilled);
   }
   try {
     write_shrunk_model(model.file(), compressor.layers_, options.type, out,
-                       options.portable ? portable_architecture(model.spec().architecture, compressor.ranks_) : "");
+                       options.portable ? portable_architecture(model.spec().architecture, compressor.ranks_) : "", &spilled);
   } catch (const Error& error) {
     if (!checkpoint) throw;
     fail("{}; {}", error.what(), goes_on(finished, layers));

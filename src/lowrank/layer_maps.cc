@@ -37,12 +37,18 @@ Linear StoredMap::linear() const {
   return {{type, rows, columns, w.data(), nullptr}, bias.empty() ? nullptr : bias.data()};
 }
 
+void StoredMap::spill(SpillFile& file) {
+  if (rows == 0 || spilled_at >= 0) return;
+  spilled_at = file.add(w);
+  w = {};
+}
+
 StoredMap store(const MapValues& map, DType type, const std::string& what) {
   if (map.columns % dtype_info(type).block_size != 0) type = DType::F16;
   const std::size_t stride = row_bytes(type, map.columns);
   StoredMap stored{type, map.rows, map.columns,
                    AlignedVector<std::byte>(static_cast<std::size_t>(map.rows) * stride),
-                   AlignedVector<float>(map.bias.begin(), map.bias.end())};
+                   AlignedVector<float>(map.bias.begin(), map.bias.end()), -1};
   std::vector<float> row(static_cast<std::size_t>(map.columns));
   try {
     for (std::int64_t r = 0; r < map.rows; ++r) {
@@ -55,6 +61,11 @@ StoredMap store(const MapValues& map, DType type, const std::string& what) {
     fail("{}: {}", what, error.what());
   }
   return stored;
+}
+
+bool has_fixed_queries(const ModelSpec& spec, const LayerWeights& weights) {
+  return (weights.q_norm.present || weights.k_norm.present) &&
+         (weights.qk_norm_whole || spec.norm == NormKind::Layer || weights.q_norm.bias || weights.k_norm.bias);
 }
 
 AttentionMaps attention_maps(const ModelSpec& spec, const LayerSpec& layer, const LayerWeights& weights) {
@@ -73,6 +84,8 @@ AttentionMaps attention_maps(const ModelSpec& spec, const LayerSpec& layer, cons
   maps.k = map_values(qkv[1]);
   maps.v = map_values(qkv[2]);
   maps.o = map_values(weights.o->maps()[0]);
+  maps.queries_fixed = has_fixed_queries(spec, weights);
+  if (maps.queries_fixed) return maps;
   maps.q_norm = norm_weights(weights.q_norm, weights.q_norm_by_head, layer.heads, layer.d_qk);
   maps.k_norm = norm_weights(weights.k_norm, weights.k_norm_by_head, layer.kv_heads, layer.d_qk);
   return maps;

@@ -144,8 +144,11 @@ MlpReduced MlpReduction::shrink(std::int64_t rank, std::optional<double> ridge,
     for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += kept[i];
   }
   std::vector<double> change = wanted;  // wanted (R_kept + ρ I)⁻¹
-  const std::vector<double> kept_rows = take_rows(r_, d_, reduced.kept);
-  reduced.ridge = ridge_solve(take_columns(kept_rows, d_, reduced.kept), rank, *ridge, change.data(), d_out_);
+  std::vector<double> own;  // R_kept; no larger copy beside it
+  own.reserve(rank * rank);
+  for (const std::int64_t i : reduced.kept)
+    for (const std::int64_t j : reduced.kept) own.push_back(r_[i * d_ + j]);
+  reduced.ridge = ridge_solve(own, rank, *ridge, change.data(), d_out_);
   for (std::size_t i = 0; i < change.size(); ++i) reduced.down[i] += change[i];
   // tr(Δ R Δᵀ) - 2 tr(Δ wantedᵀ), with Δ R = wanted - ρ Δ
   reduced.loss -= dot(change, wanted) + reduced.ridge * dot(change, change);

@@ -15,7 +15,7 @@ CompressionReport replace_layers(const std::string& in, std::string_view text, d
   check_type(options.type);
   check_share(share);
   LoadedModel model(in, {.threads = std::max(options.threads, 0), .repack = true});
-  check_score_scales(model);
+  check_can_shrink(model);
   set_linear_algebra_threads(1);  // its last bits depend on the number
   LayerWalk walk(model, text, options.window, options.max_tokens, WindowChoice::Spread);
   const int count = model.spec().layers;

@@ -44,7 +44,12 @@ double share_lost(std::span<const double> loss_by_rank, std::int64_t rank) {
   return loss_by_rank[0] > 0 ? loss_by_rank[static_cast<std::size_t>(rank)] / loss_by_rank[0] : 0;
 }
 
-void check_score_scales(const LoadedModel& model) {
+void check_can_shrink(const LoadedModel& model) {
+  if (model.spec().qkv_clamp > 0)
+    fail("{}: queries, keys and values are cut off at {}: fewer dimensions cannot be found in closed form", model.path(),
+         model.spec().qkv_clamp);
+  for (const LayerSpec& layer : model.spec().layer)
+    if (layer.experts > 0) fail("{}: mixtures of experts cannot be compressed", model.path());
   const float scale = model.spec().layer[0].score_scale;
   for (const LayerSpec& layer : model.spec().layer)
     if (layer.score_scale != scale)

@@ -26,8 +26,9 @@ void check_share(double share);
 // Of the whole loss, what is lost with so many dimensions kept; 0 where there is nothing to lose.
 double share_lost(std::span<const double> loss_by_rank, std::int64_t rank);
 
-// Throws Error if layers scale their scores differently, which a file could not say.
-void check_score_scales(const LoadedModel& model);
+// Throws Error for what the ways to compress do not know, or a file of theirs could not say: mixtures of experts, queries, keys
+// and values that are cut off, layers that scale their scores differently.
+void check_can_shrink(const LoadedModel& model);
 
 // Time since the start, the process' peak memory, the size of the file written.
 void finish(CompressionReport& report, std::chrono::steady_clock::time_point start, const std::string& out);

@@ -25,19 +25,33 @@ std::string block(int number) { return "blk." + std::to_string(number) + "."; }
 struct Replacement {
   DType type;
   std::vector<std::int64_t> shape;
-  std::span<const std::byte> bytes;
+  struct Part {
+    std::span<const std::byte> bytes;
+    std::int64_t spilled_at = -1;  // then the bytes are there
+    std::size_t size = 0;
+  };
+  std::vector<Part> parts;  // one after the other
 };
 
 class Replacements {
  public:
-  void add(const std::string& name, const StoredMap& map) {
-    if (map.rows == 0) return;  // not replaced
-    by_name_[name + ".weight"] = {map.type, {map.columns, map.rows}, std::span(map.w)};
-    if (!map.bias.empty()) add_floats(name + ".bias", map.bias, {map.rows});
+  void add(const std::string& name, const StoredMap& map) { add_fused(name, {&map}); }
+  // Maps of the same input that are stored as one.
+  void add_fused(const std::string& name, const std::vector<const StoredMap*>& maps) {
+    std::int64_t rows = 0;
+    for (const StoredMap* map : maps) rows += map->rows;
+    if (rows == 0) return;  // not replaced
+    Replacement weight{maps[0]->type, {maps[0]->columns, rows}, {}}, bias{DType::F32, {rows}, {}};
+    for (const StoredMap* map : maps) {
+      weight.parts.push_back({std::span(map->w), map->spilled_at, map->bytes()});
+      bias.parts.push_back({std::as_bytes(std::span(map->bias)), -1, 0});
+    }
+    by_name_[name + ".weight"] = std::move(weight);
+    if (!maps[0]->bias.empty()) by_name_[name + ".bias"] = std::move(bias);
   }
   void add_floats(const std::string& name, const AlignedVector<float>& values,
                   std::vector<std::int64_t> shape) {
-    by_name_[name] = {DType::F32, std::move(shape), std::as_bytes(std::span(values))};
+    by_name_[name] = {DType::F32, std::move(shape), {{std::as_bytes(std::span(values)), -1, 0}}};
   }
   const Replacement* find(const std::string& name) const {
     const auto found = by_name_.find(name);
@@ -48,26 +62,38 @@ class Replacements {
   std::map<std::string, Replacement> by_name_;
 };
 
-Replacements replacements(std::span<const ShrunkLayer> layers) {
+// `heads_kept`: they have their old norms.
+Replacements replacements(const GgufFile& in, std::span<const ShrunkLayer> layers, bool heads_kept) {
   Replacements all;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const ShrunkLayer& layer = layers[i];
     const std::string prefix = block(static_cast<int>(i));
-    all.add(prefix + "attn_q", layer.q);
-    all.add(prefix + "attn_k", layer.k);
-    all.add(prefix + "attn_v", layer.v);
+    if (in.find_tensor(prefix + "attn_qkv.weight")) {
+      all.add_fused(prefix + "attn_qkv", {&layer.q, &layer.k, &layer.v});
+    } else {
+      all.add(prefix + "attn_q", layer.q);
+      all.add(prefix + "attn_k", layer.k);
+      all.add(prefix + "attn_v", layer.v);
+    }
     all.add(prefix + "attn_output", layer.o);
-    if (layer.up.size() > 1) all.add(prefix + "ffn_gate", layer.up.front());
-    if (!layer.up.empty()) all.add(prefix + "ffn_up", layer.up.back());
+    if (layer.up.size() > 1 && !in.find_tensor(prefix + "ffn_gate.weight")) {
+      all.add_fused(prefix + "ffn_up", {&layer.up.front(), &layer.up.back()});
+    } else if (!layer.up.empty()) {
+      if (layer.up.size() > 1) all.add(prefix + "ffn_gate", layer.up.front());
+      all.add(prefix + "ffn_up", layer.up.back());
+    }
     all.add(prefix + "ffn_down", layer.down);
     const auto add_norm = [&](const char* name, const AlignedVector<float>& norm, int heads) {
-      if (!norm.empty()) all.add_floats(prefix + name, norm, {layer.sizes.d_qk, heads});
+      if (!norm.empty() && !heads_kept) all.add_floats(prefix + name, norm, {layer.sizes.d_qk, heads});
     };
     add_norm("attn_q_norm.weight", layer.q_norm, layer.sizes.heads);
     add_norm("attn_k_norm.weight", layer.k_norm, layer.sizes.kv_heads);
   }
   return all;
 }
+
+// Vectors are F32 in GGUF files; a Hugging Face folder may have others.
+DType written_type(const GgufTensor& t) { return t.dims == 1 && can_dequantize(t.dtype) ? DType::F32 : t.dtype; }
 
 GgufEntry integers(std::vector<std::int64_t> values) {
   return {GgufType::Array,
@@ -127,7 +153,7 @@ void use_attention(LoadedModel& model, int number, ShrunkLayer& layer) {
   if (before.rotary >= 0) {
     const Rotary& old = spec.rotaries[static_cast<std::size_t>(before.rotary)];
     const int base = old.base < 0 ? before.rotary : old.base;
-    Rotary rotary{old.layout, {}, static_cast<int>(layer.pairs.size()) / layer.sizes.kv_heads, old.magnitude, base,
+    Rotary rotary{old.layout, {}, {}, static_cast<int>(layer.pairs.size()) / layer.sizes.kv_heads, old.magnitude, base,
                   layer.pairs};
     for (const int pair : layer.pairs)
       rotary.frequencies.push_back(
@@ -192,14 +218,21 @@ void run_with(LoadedModel& model, int number, ShrunkLayer& layer) {
   use_feed_forward(model, number, layer);
 }
 
+void spill(LoadedModel& model, int number, ShrunkLayer& layer, SpillFile& file) {
+  for (StoredMap* map : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.down}) map->spill(file);
+  for (StoredMap& map : layer.up) map.spill(file);
+  LayerWeights& weights = model.weights().layer[static_cast<std::size_t>(number)];
+  for (auto* site : {&weights.qkv, &weights.o, &weights.up, &weights.down}) site->reset();
+}
+
 void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, DType type,
-                        const std::string& path, const std::string& architecture) {
+                        const std::string& path, const std::string& architecture, const SpillFile* spilled) {
   GgufWriter writer = rewriter(in, type, architecture);
   const std::string own = in.get_string("general.architecture") + ".",
                     prefix = architecture.empty() ? own : architecture + ".";
   const ModelSpec before = load_spec(in);
   const bool portable = !architecture.empty(), kept = heads_kept(before, layers) && !in.has(kPairCountKey);
-  Replacements new_tensors = replacements(layers);
+  Replacements new_tensors = replacements(in, layers, kept);
   AlignedVector<float> divisors;
   if (!kept) {
     writer.set_f32(prefix + "attention.scale", layers[0].sizes.score_scale);
@@ -208,7 +241,7 @@ void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers,
       const std::span pairs = std::span(layers[0].pairs).first(layers[0].pairs.size() / static_cast<std::size_t>(layers[0].sizes.kv_heads));
       divisors = rope_divisors(in, own, before, pairs);
       new_tensors.add_floats(std::string(kRopeDivisors), divisors, {std::ssize(divisors)});
-    } else if (!in.has(own + "rope.dimension_count")) {
+    } else if (!before.rotaries.empty() && !in.has(own + "rope.dimension_count")) {
       // What the pairs are counted in: without this key it would be a head's new size.
       writer.set_u32(prefix + "rope.dimension_count", static_cast<std::uint32_t>(2 * before.rotaries[0].pairs));
     }
@@ -219,15 +252,41 @@ void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers,
     if (const Replacement* r = new_tensors.find(t.name))
       writer.add_tensor(t.name, r->type, r->shape);
     else
-      writer.add_tensor(t.name, t.dtype, std::span(t.shape).first(static_cast<std::size_t>(t.dims)));
+      writer.add_tensor(t.name, written_type(t), std::span(t.shape).first(static_cast<std::size_t>(t.dims)));
   }
   if (!divisors.empty() && !in.find_tensor(kRopeDivisors))
     writer.add_tensor(std::string(kRopeDivisors), DType::F32, std::vector<std::int64_t>{std::ssize(divisors)});
+  constexpr std::size_t kTogetherBytes = 4 << 20;
+  std::vector<std::byte> room;
   writer.write(path, [&](std::size_t i, auto&& sink) {
     if (i == in.tensors().size()) return sink(std::as_bytes(std::span(divisors)));
     const GgufTensor& t = in.tensors()[i];
-    const Replacement* r = new_tensors.find(t.name);
-    sink(r ? r->bytes : std::span(t.data, t.bytes));
+    if (const Replacement* r = new_tensors.find(t.name)) {
+      for (const Replacement::Part& part : r->parts) {
+        if (part.spilled_at < 0) sink(part.bytes);
+        for (std::size_t done = 0, n; part.spilled_at >= 0 && done < part.size; done += n) {
+          n = std::min(kTogetherBytes, part.size - done);
+          room.resize(n);
+          spilled->read(part.spilled_at + static_cast<std::int64_t>(done), room);
+          sink(room);
+        }
+      }
+      return;
+    }
+    constexpr std::int64_t kTogether = 1024;  // rows, where they are made
+    const std::int64_t step = t.data ? t.rows() : kTogether;
+    const std::size_t row = row_bytes(t.dtype, t.shape[0]);
+    for (std::int64_t first = 0; first < t.rows(); first += step) {
+      const std::int64_t count = std::min(step, t.rows() - first);
+      const std::byte* rows = t.rows(first, count, room);
+      if (written_type(t) == t.dtype) {
+        sink(std::span(rows, static_cast<std::size_t>(count) * row));
+        continue;
+      }
+      std::vector<float> values(static_cast<std::size_t>(count * t.shape[0]));
+      dequantize(t.dtype, rows, values.data(), std::ssize(values));
+      sink(std::as_bytes(std::span(values)));
+    }
   });
 }
 

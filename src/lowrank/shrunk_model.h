@@ -28,12 +28,17 @@ void set_feed_forward(LoadedModel& model, int number, const FeedForwardMaps& map
 // Lets the model run with a layer that is filled already.
 void run_with(LoadedModel& model, int number, ShrunkLayer& layer);
 
+// Puts a layer's matrices into the file. The model cannot run with the layer any more: its sites are taken out.
+void spill(LoadedModel& model, int number, ShrunkLayer& layer, SpillFile& file);
+
 // Writes a model file of these layers, one for each of `in`: everything else, maps without rows too, is
 // copied, tensors as they are stored and metadata with the new sizes; where all heads are as they were their
-// keys are too. All layers scale their scores alike (check_score_scales). An architecture says that the file is to be
+// keys are too. All layers scale their scores alike (check_can_shrink). An architecture says that the file is to be
 // portable (portable.h): written under that name, heads of one size with the rotary frequencies of the first layer's in
-// rope_freqs.weight. The file appears whole or not at all.
+// rope_freqs.weight. Matrices that have been spilled are read from `spilled`. The file appears whole or
+// not at all.
 void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers, DType type,
-                        const std::string& path, const std::string& architecture = {});
+                        const std::string& path, const std::string& architecture = {},
+                        const SpillFile* spilled = nullptr);
 
 }  // namespace narrows

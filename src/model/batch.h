@@ -19,6 +19,7 @@ class SequenceCache {
   virtual void truncate(std::int64_t length) = 0;
   virtual std::size_t bytes() const = 0;       // memory held
   virtual std::size_t bytes_read() const = 0;  // keys and values that the next token reads
+  bool long_context = false;  // made for more than ModelSpec::original_context positions
 };
 
 struct Run {

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -48,7 +50,7 @@ Json describe_cache(const ModelSpec& spec, std::int64_t context) {
 std::string LoadedModel::describe(std::int64_t context) const {
   Json json;
   json["path"] = path();
-  json["format"] = "GGUF v" + std::to_string(file_.version());
+  json["format"] = file_.version() == 0 ? "Hugging Face folder" : fmt::format("GGUF v{}", file_.version());
   json["architecture"] = architecture_;
   json["fingerprint"] = fingerprint(file_);
   json["name"] = file_.find_string("general.name").value_or("");

@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/for_rows.h"
+#include "model/mixture.h"
+
 namespace narrows {
 namespace {
-
-// body(row) for every row, shared among the threads where that is worth waking them.
-template <typename Body>
-void for_rows(ThreadPool& pool, std::int64_t rows, Body&& body) {
-  pool.share(rows, 4, [&](int, Range range) {
-    for (std::int64_t r = range.begin; r < range.end; ++r) body(r);
-  });
-}
 
 void apply_norm(const ModelSpec& spec, const Norm& norm, const float* x, float* y, std::int64_t n) {
   if (!norm.present)
@@ -50,20 +45,27 @@ void Pass::apply(Operation operation, LinearSite& site, const float* from, std::
 }
 
 void Pass::embed() {
-  const Timed timed(work.profile, Operation::Embedding, static_cast<std::size_t>(rows) * row_bytes(weights.embedding.dtype, d));
+  const std::int64_t width = spec.embedding_width;
+  const Timed timed(work.profile, Operation::Embedding,
+                    static_cast<std::size_t>(rows) * row_bytes(weights.embedding.dtype, width));
   float* x = room(work.x, rows * d);
+  float* embedded = weights.embedding_map ? room(work.block, rows * width) : x;
   std::vector<TokenId> ids;
   for (const Run& run : batch.runs) ids.insert(ids.end(), run.tokens.begin(), run.tokens.end());
-  const std::size_t stride = row_bytes(weights.embedding.dtype, d);
+  const std::size_t stride = row_bytes(weights.embedding.dtype, width);
+  for_rows(pool, rows, [&](std::int64_t r) {
+    dequantize(weights.embedding.dtype, weights.embedding.data + static_cast<std::size_t>(ids[r]) * stride,
+               embedded + r * width, width);
+  });
+  if (weights.embedding_map) weights.embedding_map->apply(pool, work.sites, embedded, rows, x);
   for_rows(pool, rows, [&](std::int64_t r) {
     float* row = x + r * d;
-    dequantize(weights.embedding.dtype, weights.embedding.data + static_cast<std::size_t>(ids[r]) * stride, row, d);
     if (spec.embedding_scale != 1) scale(spec.embedding_scale, row, d);
     if (spec.positions == Positions::Learned) {
       const WeightMatrix& table = weights.position_embedding;
       AlignedVector<float> learned(static_cast<std::size_t>(d));
-      const std::int64_t at = batch.positions[r] + spec.position_offset;
-      dequantize(table.dtype, table.data + static_cast<std::size_t>(at) * row_bytes(table.dtype, d), learned.data(), d);
+      dequantize(table.dtype, table.data + static_cast<std::size_t>(batch.positions[r]) * row_bytes(table.dtype, d),
+                 learned.data(), d);
       add(learned.data(), row, d);
     }
     if (weights.embedding_norm.present) apply_norm(spec, weights.embedding_norm, row, row, d);
@@ -81,6 +83,10 @@ void Pass::tabulate_angles() {
   }
   float* cosines = room(work.cosines, total);
   float* sines = room(work.sines, total);
+  std::vector<bool> is_long(static_cast<std::size_t>(rows));
+  for (const Run& run : batch.runs)
+    for (std::size_t t = 0; t < run.tokens.size() && run.cache && run.cache->long_context; ++t)
+      is_long[static_cast<std::size_t>(run.first_row) + t] = true;
   for_rows(pool, rows, [&](std::int64_t r) {
     for (std::size_t i = 0; i < spec.rotaries.size(); ++i) {
       const Rotary& rotary = spec.rotaries[i];
@@ -95,8 +101,11 @@ void Pass::tabulate_angles() {
         }
         continue;
       }
+      const float* frequencies = is_long[static_cast<std::size_t>(r)] && !rotary.long_frequencies.empty()
+                                     ? rotary.long_frequencies.data()
+                                     : rotary.frequencies.data();
       for (std::int64_t j = 0; j < n; ++j) {
-        const double angle = static_cast<double>(batch.positions[r]) * rotary.frequencies[j];
+        const double angle = static_cast<double>(batch.positions[r]) * frequencies[j];
         cosines[angle_offsets[i] + r * n + j] = static_cast<float>(std::cos(angle)) * rotary.magnitude;
         sines[angle_offsets[i] + r * n + j] = static_cast<float>(std::sin(angle)) * rotary.magnitude;
       }
@@ -107,6 +116,11 @@ void Pass::tabulate_angles() {
 // Norms and rotates the heads of one row after another.
 void Pass::prepare_queries_and_keys(const LayerSpec& layer, const LayerWeights& w, float* qkv, std::int64_t width) {
   const int q_width = layer.heads * layer.d_qk, k_width = layer.kv_heads * layer.d_qk;
+  if (spec.qkv_clamp > 0)
+    for_rows(pool, rows, [&](std::int64_t r) {
+      for (float& v : std::span(qkv + r * width, static_cast<std::size_t>(width)))
+        v = std::clamp(v, -spec.qkv_clamp, spec.qkv_clamp);
+    });
   if (!w.q_norm.present && !w.k_norm.present && layer.rotary < 0) return;
   const Timed timed(work.profile, Operation::Rotary);
   for_rows(pool, rows, [&](std::int64_t r) {
@@ -155,18 +169,10 @@ void Pass::attend(int index, const float* h, float* out) {
 
 void Pass::feed_forward(int index, const float* h, float* out) {
   const LayerWeights& w = weights.layer[static_cast<std::size_t>(index)];
-  const std::int64_t n = w.down->in(), width = w.up->out();
-  float* inner = room(work.inner, rows * (width + n));
-  float* activated = inner + rows * width;
-  apply(Operation::GateUp, *w.up, h, rows, inner);
-  {
-    const Timed timed(work.profile, Operation::Activation);
-    for_rows(pool, rows, [&](std::int64_t r) {
-      const float* gate = inner + r * width;
-      activate(spec.activation, gate, w.gated ? gate + n : nullptr, activated + r * n, n);
-    });
-  }
-  apply(Operation::Down, *w.down, activated, rows, out);
+  if (w.experts.empty())
+    apply_feed_forward({spec, pool, work}, *w.up, *w.down, h, rows, out);
+  else
+    apply_mixture({spec, pool, work}, w, h, rows, out);
 }
 
 void Pass::layer(int index) {
@@ -225,6 +231,11 @@ void Pass::head(const LogitRows& wanted) {
   for_rows(pool, count, [&](std::int64_t i) {
     apply_norm(spec, weights.output_norm, work.x.data() + wanted.rows[static_cast<std::size_t>(i)] * d, h + i * d, d);
   });
+  if (weights.output_map) {
+    float* narrow = room(work.block, count * spec.embedding_width);
+    weights.output_map->apply(pool, work.sites, h, count, narrow);
+    h = narrow;
+  }
   weights.head->apply(pool, work.sites, h, count, wanted.logits);
   if (spec.logit_scale == 1 && spec.logit_cap == 0) return;
   for_rows(pool, count, [&](std::int64_t i) {

@@ -21,6 +21,8 @@ struct Workspace {
   AlignedVector<float> block;   // [rows][d]       what a block adds to x
   AlignedVector<float> inner;   // [rows][site out]  feed-forward
   AlignedVector<float> ffn;     // [rows][d]       feed-forward of a parallel block
+  AlignedVector<float> shares;  // [rows][experts] of a mixture
+  AlignedVector<float> gathered, given;  // [rows · experts used][d]  what experts read, and what they give
   AlignedVector<float> cosines, sines;  // [rotary][rows][frequency rows · pairs]
   SiteScratch sites;
   Profile* profile = nullptr;   // gains the time of each operation, if set

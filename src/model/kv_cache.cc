@@ -83,7 +83,8 @@ DenseAttention::DenseAttention(const ModelSpec& spec, KvFormat format) : spec_(s
   while (2 * power <= heads) power *= 2;
   for (int h = 0; h < heads; ++h) {
     const double exponent = h < power ? (h + 1.0) / power : (2.0 * (h - power) + 1) / (2 * power);
-    alibi_slopes_.push_back(static_cast<float>(std::exp2(-spec.alibi_max_bias * exponent)));
+    alibi_slopes_.push_back(static_cast<float>(std::exp2(-spec.alibi_max_bias * exponent)) *
+                            (spec.alibi_scaled ? spec.layer[0].score_scale : 1));
   }
 }
 

@@ -1,6 +1,8 @@
 // Loading a model's description and weights from GGUF.
 #pragma once
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/threads.h"
 #include "formats/gguf.h"
@@ -20,5 +22,10 @@ ModelSpec load_spec(const GgufFile& file);
 // wrong. Matrices stay in the mapped file, which must outlive the weights; with `repack` those of block types are also
 // laid out for the kernels, by all threads of the pool, and the file's pages are given back.
 Weights load_weights(const GgufFile& file, ModelSpec& spec, bool repack, ThreadPool& pool);
+
+// All matrices of a layer's sites, as they are now.
+std::vector<WeightMatrix> layer_matrices(const LayerWeights& layer);
+// Gives back the memory of matrices as far as they lie in the mapped file: they are read again when they are used.
+void release_pages(const GgufFile& file, std::span<const WeightMatrix> matrices);
 
 }  // namespace narrows

@@ -1,6 +1,7 @@
 #include "model/loaded_model.h"
 
 #include "base/error.h"
+#include "huggingface/folder.h"
 #include "model/load.h"
 
 namespace narrows {
@@ -20,7 +21,7 @@ std::string architecture_of(const GgufFile& file) {
 }  // namespace
 
 LoadedModel::LoadedModel(const std::string& path, const LoadOptions& options)
-    : file_(GgufFile::open(path)),
+    : file_(open_model(path)),
       architecture_(architecture_of(file_)),
       tokenizer_(Tokenizer::from_gguf(file_)),
       pool_(std::make_unique<ThreadPool>(options.threads)) {

@@ -15,15 +15,16 @@ enum class Operation {
   Rotary,
   Attention,
   Output,
+  Router,
   GateUp,
   Activation,
   Down,
   Residual,
   Head
 };
-inline constexpr std::array<std::string_view, 11> kOperationNames = {
+inline constexpr std::array<std::string_view, 12> kOperationNames = {
     "embedding", "norm",       "q, k, v", "rotary",   "attention", "attention output",
-    "gate, up",  "activation", "down",    "residual", "head"};
+    "router",    "gate, up",  "activation", "down",    "residual", "head"};
 
 struct Profile {
   struct Entry {

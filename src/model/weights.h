@@ -19,6 +19,12 @@ struct Norm {
   bool present = false;
 };
 
+// One feed-forward block of a mixture.
+struct Expert {
+  std::unique_ptr<LinearSite> up;    // as in LayerWeights
+  std::unique_ptr<LinearSite> down;
+};
+
 struct LayerWeights {
   Norm attention_norm;       // [d]
   Norm q_norm, k_norm;       // [d_qk], each head by itself, or [heads · d_qk] / [kv_heads · d_qk]   (OLMo 2)
@@ -30,9 +36,10 @@ struct LayerWeights {
 
   std::unique_ptr<LinearSite> qkv;   // d → heads·d_qk + kv_heads·d_qk + kv_heads·d_vo
   std::unique_ptr<LinearSite> o;     // heads·d_vo → d
-  std::unique_ptr<LinearSite> up;    // d → d_inter (gate) + d_inter (up), or d_inter alone
+  std::unique_ptr<LinearSite> up;    // d → d_inter (gate) + d_inter (up), or d_inter alone; nullptr in a mixture
   std::unique_ptr<LinearSite> down;  // d_inter → d
-  bool gated = true;                 // `up` holds gate and up
+  std::unique_ptr<LinearSite> router;  // d → experts, whose softmax is each expert's share
+  std::vector<Expert> experts;         // [LayerSpec::experts]
 };
 
 // The five kinds of sites, in the order in which a token passes them.
@@ -40,19 +47,23 @@ enum class SiteKind { Qkv, Output, GateUp, Down, Head };
 inline constexpr std::array<std::string_view, 5> kSiteKindNames = {"qkv", "o", "up", "down", "head"};
 
 struct NamedSite {
-  std::string name;  // "blk.3.qkv", "blk.3.o", "blk.3.up", "blk.3.down", "head"
+  std::string name;  // "blk.3.qkv", "blk.3.o", "blk.3.up", "blk.3.down", "head"; of experts "blk.3.up.5", "blk.3.down.5"
   SiteKind kind;
   int layer;  // -1 for the head
   std::unique_ptr<LinearSite>* site;
 };
 
 struct Weights {
-  WeightMatrix embedding;           // [vocab][d], read row by row as stored
+  WeightMatrix embedding;           // [vocab][embedding_width], read row by row as stored
+  std::unique_ptr<LinearSite> embedding_map;  // embedding_width → d, where they differ
   WeightMatrix position_embedding;  // [positions][d], for Positions::Learned
   Norm embedding_norm;              // [d]
   std::vector<LayerWeights> layer;
   Norm output_norm;                 // [d]
-  std::unique_ptr<LinearSite> head; // d → vocab
+  std::unique_ptr<LinearSite> output_map;  // d → embedding_width, where they differ
+  std::unique_ptr<LinearSite> head; // embedding_width → vocab
+
+  int experts_used = 0;             // of a mixture, by each token
 
   std::vector<NamedSite> sites();  // in the order in which a token passes them; layer by layer, then the head
 
@@ -60,6 +71,7 @@ struct Weights {
 
   // What the pointers point into.
   std::vector<std::unique_ptr<AlignedVector<float>>> floats;
+  std::vector<LargeBuffer> made;  // matrices that no file holds as they are
   LargeBuffer packed{0};
 };
 

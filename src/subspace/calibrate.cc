@@ -10,6 +10,7 @@
 #include "formats/fingerprint.h"
 #include "generate/layer_walk.h"
 #include "kernels/projection.h"
+#include "model/load.h"
 #include "subspace/apply_gsi.h"
 #include "subspace/basis.h"
 #include "subspace/cascade.h"
@@ -38,7 +39,10 @@ class Collector {
     if (!cascade_ || options.compare) moment_.emplace(d_);
   }
 
+  bool has_seen_enough() const { return tokens_ >= k_; }
+
   void add(const float* x, std::int64_t rows) {
+    tokens_ += rows;
     try {
       if (cascade_) timed(result_.seconds, [&] { cascade_->add(x, rows, d_); });
       if (moment_) timed(moment_seconds_, [&] { moment_->add(x, rows, d_); });
@@ -104,7 +108,7 @@ class Collector {
     }
   }
 
-  std::int64_t d_, k_;
+  std::int64_t d_, k_, tokens_ = 0;
   double tolerance_, moment_seconds_ = 0;
   std::optional<SecondMoment> moment_;
   std::optional<CascadeBasis> cascade_;
@@ -215,6 +219,10 @@ CalibrationReport calibrate(Model& model, std::string_view text, const Calibrate
         walk.pass_head(count);
     }
     for (auto& [site, collector] : collectors) {
+      if (!collector->has_seen_enough()) {
+        report.skipped.push_back(site->name);
+        continue;
+      }
       SiteCalibration& result = report.sites.emplace_back();
       Basis basis = collector->finish(result);
       collector.reset();
@@ -230,7 +238,9 @@ CalibrationReport calibrate(Model& model, std::string_view text, const Calibrate
         result.similarity = subspace_similarity(before->second, basis);
       previous.insert_or_assign(site->kind, std::move(basis));
     }
+    if (wanted >= 0) release_pages(target.file(), layer_matrices(target.weights().layer[static_cast<std::size_t>(layer)]));
   }
+  if (made.empty()) fail("no site has seen as many tokens as its basis has directions: expected more text");
   for (const GgufTensor& t : target.file().tensors()) report.model_bytes += t.bytes;
 
   GsiSettings settings;

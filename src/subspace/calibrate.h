@@ -45,13 +45,15 @@ struct SiteCalibration {
 struct CalibrationReport {
   std::int64_t tokens = 0;
   std::vector<SiteCalibration> sites;
+  std::vector<std::string> skipped;  // sites of experts that saw fewer than k tokens: they stay dense
   double seconds = 0, basis_seconds = 0, image_seconds = 0;  // all; bases; images
   std::size_t file_bytes = 0, model_bytes = 0;               // images and bases; the model's weights
   std::size_t peak_bytes = 0;                                // of the process
 };
 
 // One pass over the text, layer by layer; memory beside the model: the residual stream (tokens · d floats), one layer's
-// statistics (8 d² bytes a site for svd) and the result. Writes `path`, whole or not at all. Throws Error: too little
+// statistics (8 d² bytes a site for svd) and the result. Writes `path`, whole or not at all. Sites of
+// experts to which the router sends fewer than k tokens are left out. Throws Error: too little
 // text for k, activations that are not finite, an unknown site, a type that does not fit.
 CalibrationReport calibrate(Model& model, std::string_view text, const CalibrateOptions& options, const std::string& path);
 

@@ -44,7 +44,7 @@ class Case(unittest.TestCase):
         return path
 
 
-COMMANDS = ["run", "info", "tokenize", "logits", "eval", "bench", "quantize", "calibrate", "gsi-report", "ada-report",
+COMMANDS = ["run", "info", "tokenize", "logits", "eval", "bench", "quantize", "convert", "calibrate", "gsi-report", "ada-report",
             "tune", "compress"]
 
 
@@ -464,9 +464,47 @@ class Quantize(Case):
         self.assertGreater(os.path.getsize(out), os.path.getsize(MODEL))
         self.assertIn("Paris", self.ok("run", "-m", out, "-no-cnv", "-p", "The capital of France is", "--temp", "0", "-n", "8").decode())
         self.assertEqual(os.listdir(os.path.dirname(out)), ["out.gguf"])
-        self.refused(1, "out.gguf", "quantize", out, out, "Q4_0")  # never over its own input
+        self.refused(2, "out.gguf", "quantize", out, out, "Q4_0")  # never over its own input
         result = json.loads(self.ok("eval", "-m", MODEL, "-f", self.file(TEXT.encode()), "--json", "--reference", out))
         self.assertLess(result["kl_mean"], 0.05)
+
+
+class Convert(Case):
+    """Hugging Face folders: as a file, and as the model of the other commands."""
+    def test(self):
+        tiny = os.path.join(SOURCE, "tests/data/hf/llama31")
+        out = os.path.join(self.folder(), "out.gguf")
+        self.assertIn("out.gguf", self.ok("convert", tiny, "-o", out).decode())
+        described, folder = (json.loads(self.ok("info", model, "--json")) for model in (out, tiny + "/"))
+        for key in ["name", "architecture", "parameters", "layers", "heads", "feed_forward_length", "tokenizer"]:
+            self.assertEqual(described[key], folder[key], key)
+        self.assertEqual(described["name"], "llama31")
+        texts = [self.ok("run", "-m", model, "-no-cnv", "-p", "the hen", "-n", "12", "--temp", "0", "-c", "64")
+                 for model in (out, tiny)]
+        self.assertEqual(texts[0], texts[1])
+        self.ok("convert", "-m", tiny, "--outfile", out, "--outtype", "q8_0", "--pure")
+        self.assertIn("Q8_0", json.loads(self.ok("info", out, "--json"))["types"])
+        error = run("convert", os.path.join(SOURCE, "tests/data/hf/qwen3"), "-o", out).stderr.decode()
+        self.assertRegex(error, r"\Anarrows: the tokenizer is kept whole[^\n]*normalizer NFC\n\Z")
+        self.refused(1, "expected a Hugging Face folder", "convert", out, "-o", out + "2")
+        self.refused(2, "--type: expected F32, F16, BF16", "convert", tiny, "-o", out, "--type", "Q3_K")
+        self.refused(2, "--output is required", "convert", tiny)
+        copy = os.path.join(self.folder(), "copy")
+        shutil.copytree(tiny, copy)
+        for name in ["config.json", "model.safetensors"]:  # never over what is read
+            self.refused(2, "expected another file than one of", "convert", copy, "-o", os.path.join(copy, name))
+        self.refused(2, "expected another file than one of", "logits", "-m", copy, "--ids", "1", "-o", os.path.join(copy, "config.json"))
+        self.ok("convert", copy, "-o", os.path.join(copy, "new.gguf"))
+        self.assertEqual(json.loads(self.ok("info", copy, "--json"))["fingerprint"],
+                         json.loads(self.ok("info", os.path.join(copy, "new.gguf"), "--json"))["fingerprint"])
+        self.refused(1, "this one has no config.json", "convert", self.folder(), "-o", out)
+        broken = os.path.join(self.folder(), "broken")
+        shutil.copytree(tiny, broken)
+        with open(os.path.join(broken, "model.safetensors"), "r+b") as f:
+            f.truncate(2000)
+        before = os.listdir(os.path.dirname(out))
+        self.refused(1, "model.safetensors: ", "convert", broken, "-o", os.path.join(os.path.dirname(out), "no.gguf"))
+        self.assertEqual(os.listdir(os.path.dirname(out)), before)
 
 
 @needs_model

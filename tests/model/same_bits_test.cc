@@ -38,11 +38,11 @@ std::int64_t first_difference(const Logits& a, const Logits& b, std::size_t voca
 
 class Runner {
  public:
-  Runner(std::shared_ptr<Model> model, KvType kv_type)
-      : model_(std::move(model)), kv_type_(kv_type), vocab_(static_cast<std::size_t>(model_->vocab_size())) {}
+  Runner(std::shared_ptr<Model> model, KvType kv_type, std::int64_t context)
+      : model_(std::move(model)), kv_type_(kv_type), context_(context), vocab_(static_cast<std::size_t>(model_->vocab_size())) {}
 
   Session session(std::int64_t chunk = 512) const {
-    return Session(model_, {.context = 1024, .kv_type = kv_type_, .chunk = chunk});
+    return Session(model_, {.context = context_, .kv_type = kv_type_, .chunk = chunk});
   }
   // All logits, the tokens after the first `head` given to step_all() `piece` at a time.
   Logits all(std::span<const TokenId> ids, std::int64_t chunk, std::size_t piece,
@@ -84,11 +84,13 @@ class Runner {
  private:
   std::shared_ptr<Model> model_;
   KvType kv_type_;
+  std::int64_t context_;
   std::size_t vocab_;
 };
 
 // Runs `path` in every way and compares with the whole prompt at once on one thread.
-void expect_same_bits(const std::string& path, std::size_t length, std::span<const KvType> kv_types) {
+void expect_same_bits(const std::string& path, std::size_t length, std::span<const KvType> kv_types,
+                      std::int64_t context = 1024) {
   const auto model = Model::load(path, {.threads = 1});
   const auto unpacked = Model::load(path, {.threads = 2, .repack = false});
   const std::size_t vocab = static_cast<std::size_t>(model->vocab_size());
@@ -100,7 +102,7 @@ void expect_same_bits(const std::string& path, std::size_t length, std::span<con
     set_dispatch_target(target);
     for (const KvType kv_type : kv_types) {
       SCOPED_TRACE(path + ", " + target + ", cache type " + std::to_string(static_cast<int>(kv_type)));
-      const Runner runner(model, kv_type), bare(unpacked, kv_type);
+      const Runner runner(model, kv_type, context), bare(unpacked, kv_type, context);
       model->set_threads(1);
       const Logits expected = runner.all(ids, 512, length);
       for (const float v : expected) ASSERT_TRUE(std::isfinite(v));
@@ -141,6 +143,18 @@ INSTANTIATE_TEST_SUITE_P(SameBits, TinyModel, testing::Values("gemma3", "llama-g
 TEST(SameBits, PromptOfThreePagesWithSlidingWindow) {
   constexpr KvType types[] = {KvType::F16};
   expect_same_bits(tiny("gemma3"), 300, types);
+}
+
+// Every architecture, on a prompt beyond the windows; 60 tokens are within the positions that the tiny models have learned.
+TEST(SameBits, HuggingFaceFolders) {
+  constexpr KvType types[] = {KvType::F16};
+#ifdef __SANITIZE_ADDRESS__
+  constexpr std::size_t kTokens = 24;  // some twenty times slower
+#else
+  constexpr std::size_t kTokens = 60;
+#endif
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(NARROWS_TEST_DATA) + "/hf"))
+    if (entry.is_directory()) expect_same_bits(entry.path(), kTokens, types, 64);
 }
 
 class QuantizedModel : public testing::TestWithParam<const char*> {};
@@ -195,7 +209,7 @@ TEST_P(RealModel, PromptDecodeThreadsAndBatch) {
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there";
   const auto model = Model::load(path, {.threads = 2});
   const std::size_t vocab = static_cast<std::size_t>(model->vocab_size());
-  const Runner runner(model, KvType::F16);
+  const Runner runner(model, KvType::F16, 1024);
 #ifdef __SANITIZE_ADDRESS__
   constexpr std::size_t kTokens = 56;  // some ten times slower
 #else

@@ -9,7 +9,7 @@ import numpy as np
 from . import ToolError, existing_file
 
 
-def _run(binary, *arguments):
+def run(binary, *arguments):
     existing_file(binary, "the narrows program; build it, or name it with --narrows")
     done = subprocess.run([str(binary), *map(str, arguments)], capture_output=True, text=True)
     if done.returncode:
@@ -26,13 +26,13 @@ def logits(binary, model, ids, extra=()):
     """Logits after each id, float32 tokens x vocabulary."""
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "logits.npy"
-        _run(binary, "logits", "-m", model, "--ids", _joined(ids), "-o", out, *extra)
+        run(binary, "logits", "-m", model, "--ids", _joined(ids), "-o", out, *extra)
         return np.load(out)
 
 
 def greedy(binary, model, prompt, count, extra=()):
     """Ids generated at temperature 0 after the ids of a prompt."""
-    out = _run(binary, "run", "-m", model, "--prompt-ids", _joined(prompt), "-n", count, "--temp", 0, "--output-ids",
+    out = run(binary, "run", "-m", model, "--prompt-ids", _joined(prompt), "-n", count, "--temp", 0, "--output-ids",
                *extra)
     last = (out.strip().splitlines() or [""])[-1]
     try:
@@ -44,9 +44,14 @@ def greedy(binary, model, prompt, count, extra=()):
     return ids
 
 
+def tokenize(binary, model, text):
+    """Ids of a text, specials neither added nor parsed."""
+    return [int(id) for id in run(binary, "tokenize", "-m", model, "--ids", "-p", text).strip().split(",") if id]
+
+
 def perplexity(binary, model, text, context, max_tokens, extra=()):
     """The JSON object that `narrows eval` prints."""
-    out = _run(binary, "eval", "-m", model, "-f", text, "--ctx", context, "--max-tokens", max_tokens, "--json", *extra)
+    out = run(binary, "eval", "-m", model, "-f", text, "--ctx", context, "--max-tokens", max_tokens, "--json", *extra)
     try:
         result = json.loads(out)
         result["perplexity"] = float(result["perplexity"])

@@ -273,14 +273,15 @@ void Assembly::set_flags(const std::string& key, const std::vector<bool>& values
 }
 
 GgufFile Assembly::finish(std::vector<MappedFile> files) {
-  for (const auto& [name, tensor] : source_.tensors()) {
+  for (const auto& entry : source_.tensors()) {
+    const std::string& name = entry.first;
     // Tables that older checkpoints keep beside the weights.
     static constexpr std::string_view kTables[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
                                                    ".attention.bias", ".attention.masked_bias"};
     if (taken_.contains(name) ||
         std::ranges::any_of(kTables, [&](std::string_view end) { return name.ends_with(end); }))
       continue;
-    fail("{}: tensor {}: has no place in a model as config.json describes it", files[tensor.file].path(),
+    fail("{}: tensor {}: has no place in a model as config.json describes it", files[entry.second.file].path(),
          gguf::printable(name));
   }
   return GgufFile::assemble(folder_, std::move(metadata_), std::move(tensors_), std::move(files));

@@ -40,7 +40,7 @@ def points(arguments, extra):
             narrows.run(arguments.narrows, "compress", "-m", arguments.model, "-f", arguments.calibration, "-o", base, "--ratio",
                         share, "-t", arguments.threads, *extra)
         for kind in ["", *arguments.types]:
-            label = f"{name} {kind or ('as it is' if share == 0 else 'F16')}"
+            label = f"{name} {kind or ('as it is' if share == 0 else 'as compressed')}"
             if label in done:
                 continue
             path = base

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Convert Hugging Face folders with narrows and run the files in llama.cpp: does it load them, and say the same?
 
-Use: compare_convert.py [FOLDER …] [--narrows build/release/narrows] [--json]
+Use: compare_convert.py [FOLDER …] [--portable TEXT] [--narrows build/release/narrows] [--json]
      (default: the tiny models of tests/data/hf that llama.cpp's architectures cover)
 Needs: pip install -r tools/requirements.txt
 
@@ -9,6 +9,7 @@ Of each folder: `narrows convert FOLDER -o FILE`, then in llama.cpp (f32 KV cach
 folder's golden prompt and 20 greedy ids, against narrows on the folder. The mean KL is of llama.cpp from narrows: llama.cpp
 rounds activations to the type of the weights, F16 or BF16. Where llama.cpp ignores something that transformers computes, the
 prompt is cut to what it does not touch (LIMITS), and the greedy ids are not compared; a folder without golden.json gets 40 ids.
+--portable: what is compared is the model that `narrows compress --portable --ratio 0.2` makes of the folder and the text.
 Also counted: how many of a few texts get the same ids (a tokenizer that GGUF's keys cannot express differs by design).
 Exit status 2 if a KL is above 0.01 or greedy ids differ.
 """
@@ -36,21 +37,26 @@ GREEDY, WORST_KL = 20, 0.01
 TEXTS = ["The quick brown fox, 1234 times.", "  two  spaces\n\nand lines\t.", "naïve café 北京 🙂"]
 
 
-def compare(folder, binary, file):
+def compare(folder, binary, file, text):
     name = folder.name
     copy = file.with_name("model")  # llama.cpp goes by a model's name, and asks one called phi3 for tokens of Phi-3
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder, copy)
-    narrows.run(binary, "convert", copy, "-o", file)
+    ours_model = copy
+    if text:
+        narrows.run(binary, "compress", "-m", copy, "-f", text, "-o", file, "--ratio", 0.2, "--portable", "-c", 48)
+        ours_model = file
+    else:
+        narrows.run(binary, "convert", copy, "-o", file)
     golden = folder / "golden.json"
     ids = json.loads(golden.read_text())["ids"] if golden.exists() else list(range(5, 45))
     limit = LIMITS.get(name)
     ids = ids[:limit] if limit else ids
     peer = LlamaCpp(file, context=64, threads=1, kv="f32")
-    found = metrics.compare(narrows.logits(binary, folder, ids, ("-ctk", "f32")), peer.logits(ids))
+    found = metrics.compare(narrows.logits(binary, ours_model, ids, ("-ctk", "f32")), peer.logits(ids))
     result = {"model": name, "prompt": len(ids), "mean_kl": found["mean_kl"], "max_difference": found["max_abs_difference"]}
     if not limit:
-        ours = narrows.greedy(binary, folder, ids, GREEDY, ("-ctk", "f32", "-c", "64"))
+        ours = narrows.greedy(binary, ours_model, ids, GREEDY, ("-ctk", "f32", "-c", "64"))
         result["greedy"] = ours == peer.greedy(ids, GREEDY)[0][:len(ours)]
     result["texts"] = sum(narrows.tokenize(binary, file, text) == peer.tokenize(text) for text in TEXTS)
     peer.close()
@@ -60,6 +66,7 @@ def compare(folder, binary, file):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=pathlib.Path, metavar="FOLDER")
+    parser.add_argument("--portable", metavar="TEXT", help="compress first")
     parser.add_argument("--narrows", default=DEFAULT_NARROWS)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -72,7 +79,8 @@ def main():
                 results.append({"model": folder.name, "skipped": NOT_IN_LLAMACPP[folder.name]})
                 continue
             try:
-                results.append(compare(folder, arguments.narrows, pathlib.Path(scratch) / "model.gguf"))
+                results.append(compare(folder, arguments.narrows, pathlib.Path(scratch) / "model.gguf",
+                                       arguments.portable))
             except ToolError as error:
                 results.append({"model": folder.name, "error": str(error)})
             last = results[-1]

@@ -299,11 +299,11 @@ CompressionReport compress(const std::string& in, std::string_view text, const C
   check_options(asked);
   // Each layer is used for a while, then never again: neither model holds a copy of all of them.
   LoadedModel model(in, {.threads = std::max(asked.threads, 0), .repack = false});
+  check_can_shrink(model);
   CompressOptions options = asked.portable ? portable_options(model, asked) : asked;
   options.correct &= !model.spec().post_block_norm;
   check_queries(model, options);
   LoadedModel dense(in, {.threads = std::max(options.threads, 0), .repack = false});
-  check_can_shrink(model);
   const int layers = model.spec().layers;
   set_linear_algebra_threads(1);  // its last bits depend on the number
   std::optional<Checkpoint> checkpoint;

@@ -120,7 +120,7 @@ std::string describe(const Json& d) {
 }
 
 void info(const InfoOptions& options) {
-  const bool vocab_only = open_model(options.path).tensors().empty();
+  const bool vocab_only = !is_model_folder(options.path) && GgufFile::open(options.path).tensors().empty();
   const auto model = Model::load(options.path, {.threads = 1, .repack = false, .vocab_only = vocab_only});
   const Json description = Json::parse(model->describe(options.context));
   print(options.json ? description.dump(2) + "\n" : describe(description));

@@ -2,9 +2,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <filesystem>
+#include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "cli/common.h"
@@ -41,19 +42,18 @@ DType main_type(const GgufFile& file) {
 
 void write_model(const QuantizeOptions& o) {
   const std::string_view flag = o.folder ? "--type" : "TYPE";
-  const DType given = o.type.empty() ? DType::F32 : parse_type(o.type, flag);
+  const std::optional<DType> given = o.type.empty() ? std::nullopt : std::optional(parse_type(o.type, flag));
   RequantizeOptions options{.threads = o.threads, .output_type = {}, .token_embedding_type = {},
-                            .keep_types = o.type.empty(), .pure = o.pure};
+                            .keep_types = !given, .pure = o.pure};
   if (!o.output_type.empty()) options.output_type = parse_type(o.output_type, "--output-tensor-type");
   if (!o.embedding_type.empty())
     options.token_embedding_type = parse_type(o.embedding_type, "--token-embedding-type");
-  std::error_code absent;
-  if (o.folder && !std::filesystem::is_directory(o.in, absent))
+  if (o.folder && !is_model_folder(o.in))
     fail("{}: expected a Hugging Face folder (narrows quantize rewrites GGUF files)", o.in);
   check_output(o.out, {o.in});
   std::vector<std::string> notes;
   const GgufFile in = open_model(o.in, &notes);
-  const DType type = o.type.empty() ? main_type(in) : given;
+  const DType type = given ? *given : main_type(in);
   requantize(in, type, o.out, options);
   const GgufFile out = GgufFile::open(o.out);
   print(fmt::format("{}: {} -> {}: {}\n", o.in, human_bytes(static_cast<double>(in.file_bytes())), o.out,
@@ -70,16 +70,12 @@ void write_model(const QuantizeOptions& o) {
     note(fmt::format("the tokenizer is kept whole, too, in tokenizer.huggingface.json, for GGUF's own keys do not say all of it "
                      "(llama.cpp, which goes by them, may give other ids): {}",
                      fmt::join(notes, "; ")));
-  if (!others.empty() && !o.type.empty())
+  if (!others.empty() && given)
     note(fmt::format(
         "{} of {} matrices are {}; where that does not fit their rows, for the output, routers and positions: {}", counts[type],
         std::accumulate(counts.begin(), counts.end(), 0, [](int n, const auto& c) { return n + c.second; }),
         dtype_info(type).name, others));
 }
-
-}  // namespace
-
-namespace {
 
 void add_common(CLI::App* command, const std::shared_ptr<QuantizeOptions>& o) {
   command->add_option("--output-tensor-type", o->output_type, "Another type for the output matrix")

@@ -40,9 +40,8 @@ std::string fingerprint(const GgufFile& file) {
     hash.add(&dtype, sizeof(dtype));
     hash.add(t.shape.data(), sizeof(t.shape));
     if (as_f32 && t.dtype != DType::F32) {
-      std::vector<std::byte> room;
       std::vector<float> values(static_cast<std::size_t>(t.elements()));
-      dequantize(t.dtype, t.rows(0, 1, room), values.data(), t.elements());
+      t.dequantize_to(values.data());
       hash.add(values.data(), values.size() * sizeof(float));
       continue;
     }

@@ -72,6 +72,8 @@ struct GgufTensor {
   std::int64_t rows() const { return elements() / shape[0]; }
   // Rows [first, first + count): where they are, or made in `room`.
   const std::byte* rows(std::int64_t first, std::int64_t count, std::vector<std::byte>& room) const;
+  // All of it, of a type that can be dequantized, as floats: [elements()].
+  void dequantize_to(float* to) const;
 };
 
 class GgufFile {

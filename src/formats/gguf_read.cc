@@ -458,6 +458,11 @@ const std::byte* GgufTensor::rows(std::int64_t first, std::int64_t count, std::v
   return room.data();
 }
 
+void GgufTensor::dequantize_to(float* to) const {
+  std::vector<std::byte> room;
+  dequantize(dtype, rows(0, rows(), room), to, elements());
+}
+
 std::size_t GgufFile::file_bytes() const {
   std::size_t sum = 0;
   for (const MappedFile& f : files_) sum += f.bytes().size();

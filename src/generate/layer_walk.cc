@@ -80,8 +80,7 @@ void LayerWalk::show_layer(int layer, const std::function<void()>& after_window)
 void LayerWalk::spec_changed() {
   attention_ = std::make_unique<DenseAttention>(model_.spec(), KvFormat::F16);
   cache_ = attention_->new_sequence();
-  const std::int64_t original = model_.spec().original_context;
-  cache_->long_context = original > 0 && window_ > original;
+  cache_->long_context = model_.spec().is_long(window_);
 }
 
 void LayerWalk::each_window(int layer, bool moves_on, const std::function<void()>& after_window) {

@@ -42,8 +42,7 @@ struct Session::Impl {
 
 void Session::Impl::begin_sequence() {
   cache = attention->new_sequence();
-  const std::int64_t original = loaded->spec().original_context;
-  cache->long_context = original > 0 && options.context > original;
+  cache->long_context = loaded->spec().is_long(options.context);
 }
 
 void Session::Impl::check(std::span<const TokenId> added) const {

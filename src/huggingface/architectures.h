@@ -23,6 +23,9 @@ struct Sizes {
 Sizes read_sizes(const Config& config, std::optional<std::int64_t> default_context = {});
 void write_sizes(Assembly& to, std::string_view architecture, const Sizes& sizes);
 
+// attention.layer_norm_epsilon, of those whose norms are layer norms.
+void write_layer_eps(const Config& config, Assembly& to, const std::string& architecture);
+
 // Rotary positions: base, scaling and the share of a head that is rotated, spelled as transformers 4 (rope_theta,
 // rope_scaling, partial_rotary_factor) or 5 (rope_parameters) does.
 struct Rope {

@@ -135,6 +135,11 @@ void write_sizes(Assembly& to, std::string_view architecture, const Sizes& s) {
   }
 }
 
+void write_layer_eps(const Config& config, Assembly& to, const std::string& architecture) {
+  to.set_number(architecture + ".attention.layer_norm_epsilon",
+                config.number_or({"layer_norm_epsilon", "layer_norm_eps", "norm_epsilon"}, 1e-5));
+}
+
 Rope write_rope(const Config& config, Assembly& to, const std::string& architecture, const Sizes& sizes,
                 std::string_view kind, double default_share) {
   const std::string prefix = architecture + ".";

@@ -64,11 +64,17 @@ void write_rms_eps(const Config& config, Assembly& to, const std::string& archit
   to.set_number(architecture + ".attention.layer_norm_rms_epsilon", eps);
 }
 
+// The same of those whose norms are RMS and whose neurons are gated by SiLU.
+Sizes begin_rms(const Config& config, Assembly& to, const std::string& architecture) {
+  expect_text(config, {"hidden_act"}, {"silu"});
+  const Sizes s = begin(config, to, architecture);
+  write_rms_eps(config, to, architecture);
+  return s;
+}
+
 void build_llama_like(const Config& config, Assembly& to, bool windows) {
   const std::string name = "llama";
-  expect_text(config, {"hidden_act"}, {"silu"});
-  const Sizes s = begin(config, to, name);
-  write_rms_eps(config, to, name);
+  const Sizes s = begin_rms(config, to, name);
   if (windows) write_windows(config, to, name, s, every_layer);
   const bool attention_bias = config.flag_or({"attention_bias"}, false), mlp_bias = config.flag_or({"mlp_bias"}, false);
   for (std::int64_t i = 0; i < s.layers; ++i) {
@@ -87,9 +93,7 @@ void build_mistral(const Config& config, Assembly& to) { build_llama_like(config
 // SmolLM 3: every fourth layer, or those that no_rope_layers says with 0, has no rotary positions.
 void build_smollm3(const Config& config, Assembly& to) {
   const std::string name = "smollm3";
-  expect_text(config, {"hidden_act"}, {"silu"});
-  const Sizes s = begin(config, to, name);
-  write_rms_eps(config, to, name);
+  const Sizes s = begin_rms(config, to, name);
   if (config.flag_or({"use_sliding_window"}, false)) write_windows(config, to, name, s, every_layer);
   const std::int64_t interval = config.integer_or({"no_rope_layer_interval"}, 4, 1, 4096);
   const Json* listed = config.find({"no_rope_layers"});
@@ -143,9 +147,7 @@ void add_experts(Assembly& to, const std::string& from, const std::string& block
 
 void build_mixtral(const Config& config, Assembly& to) {
   const std::string name = "llama";  // as GGUF has it, with experts
-  expect_text(config, {"hidden_act"}, {"silu"});
-  const Sizes s = begin(config, to, name);
-  write_rms_eps(config, to, name);
+  const Sizes s = begin_rms(config, to, name);
   write_windows(config, to, name, s, every_layer);
   const std::int64_t experts = config.integer({"num_local_experts", "num_experts"}, 1, 4096);
   write_experts(config, to, name, experts, s.inter);
@@ -168,9 +170,7 @@ bool from_max_window_layers(std::int64_t layer, const Config& config) {
 
 void build_qwen2(const Config& config, Assembly& to) {
   const std::string name = "qwen2";
-  expect_text(config, {"hidden_act"}, {"silu"});
-  const Sizes s = begin(config, to, name);
-  write_rms_eps(config, to, name);
+  const Sizes s = begin_rms(config, to, name);
   if (config.flag_or({"use_sliding_window"}, false)) write_windows(config, to, name, s, from_max_window_layers);
   for (std::int64_t i = 0; i < s.layers; ++i) {
     const std::string from = layer_name(i), into = block(i);
@@ -194,9 +194,7 @@ void add_qwen3_attention(const Config& config, Assembly& to, const std::string& 
 
 void build_qwen3(const Config& config, Assembly& to) {
   const std::string name = "qwen3";
-  expect_text(config, {"hidden_act"}, {"silu"});
-  const Sizes s = begin(config, to, name);
-  write_rms_eps(config, to, name);
+  const Sizes s = begin_rms(config, to, name);
   if (config.flag_or({"use_sliding_window"}, false)) write_windows(config, to, name, s, from_max_window_layers);
   for (std::int64_t i = 0; i < s.layers; ++i) {
     add_qwen3_attention(config, to, layer_name(i), block(i), s);
@@ -207,9 +205,7 @@ void build_qwen3(const Config& config, Assembly& to) {
 
 void build_qwen3_moe(const Config& config, Assembly& to) {
   const std::string name = "qwen3moe";
-  expect_text(config, {"hidden_act"}, {"silu"});
-  const Sizes s = begin(config, to, name);
-  write_rms_eps(config, to, name);
+  const Sizes s = begin_rms(config, to, name);
   if (config.flag_or({"use_sliding_window"}, false)) write_windows(config, to, name, s, every_layer);
   const std::int64_t experts = config.integer({"num_experts", "num_local_experts"}, 1, 4096);
   const std::int64_t inter = config.integer({"moe_intermediate_size"});
@@ -231,9 +227,7 @@ void build_qwen3_moe(const Config& config, Assembly& to) {
 // OLMo 2 norms what a block gives, not what it gets, and queries and keys as whole rows.
 void build_olmo2(const Config& config, Assembly& to) {
   const std::string name = "olmo2";
-  expect_text(config, {"hidden_act"}, {"silu"});
-  const Sizes s = begin(config, to, name);
-  write_rms_eps(config, to, name);
+  const Sizes s = begin_rms(config, to, name);
   const bool bias = config.flag_or({"attention_bias"}, false);
   for (std::int64_t i = 0; i < s.layers; ++i) {
     const std::string from = layer_name(i), into = block(i);
@@ -249,9 +243,7 @@ void build_olmo2(const Config& config, Assembly& to) {
 
 void build_phi3(const Config& config, Assembly& to) {
   const std::string name = "phi3";
-  expect_text(config, {"hidden_act"}, {"silu"});
-  const Sizes s = begin(config, to, name);
-  write_rms_eps(config, to, name);
+  const Sizes s = begin_rms(config, to, name);
   write_windows(config, to, name, s, every_layer);
   for (std::int64_t i = 0; i < s.layers; ++i) {
     const std::string from = layer_name(i), into = block(i);
@@ -263,11 +255,6 @@ void build_phi3(const Config& config, Assembly& to) {
     add_linear(to, from + "mlp.down_proj", into + "ffn_down", s.d, s.inter, false);
   }
   add_top(config, to, s, false);
-}
-
-void write_layer_eps(const Config& config, Assembly& to, const std::string& name) {
-  to.set_number(name + ".attention.layer_norm_epsilon",
-                config.number_or({"layer_norm_eps", "norm_epsilon", "layer_norm_epsilon"}, 1e-5));
 }
 
 void build_phi2(const Config& config, Assembly& to) {

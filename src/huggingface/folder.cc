@@ -58,9 +58,13 @@ std::string known_model_types() {
   return names;
 }
 
+bool is_model_folder(const std::string& path) {
+  std::error_code absent;
+  return std::filesystem::is_directory(path, absent);
+}
+
 GgufFile open_model(const std::string& path, std::vector<std::string>* notes) {
-  std::error_code error;
-  return std::filesystem::is_directory(path, error) ? open_folder(path, notes) : GgufFile::open(path);
+  return is_model_folder(path) ? open_folder(path, notes) : GgufFile::open(path);
 }
 
 }  // namespace narrows

@@ -15,6 +15,9 @@ namespace narrows {
 // `notes` gains, of a folder, why its tokenizer is more than GGUF's keys for tokenizers can say, if it is.
 GgufFile open_model(const std::string& path, std::vector<std::string>* notes = nullptr);
 
+// Whether the path is a folder, and so read as one of Hugging Face.
+bool is_model_folder(const std::string& path);
+
 // The model_types of config.json that open_model() reads.
 std::string known_model_types();
 

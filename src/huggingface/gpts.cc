@@ -9,11 +9,6 @@
 namespace narrows::hf {
 namespace {
 
-void write_layer_eps(const Config& config, Assembly& to, const std::string& name) {
-  to.set_number(name + ".attention.layer_norm_epsilon",
-                config.number_or({"layer_norm_epsilon", "layer_norm_eps"}, 1e-5));
-}
-
 // As add_linear, of GPT-2's Conv1D, which stores [in][out].
 void add_conv(Assembly& to, const std::string& from, const std::string& name, std::int64_t out, std::int64_t in) {
   to.add_matrix(name + ".weight", to.transposed(from + ".weight", out, in));

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 
@@ -234,7 +233,7 @@ std::string value_text(const GgufValue& value) {
 // What load_spec and the tokenizer read: the beginning of the (first) file, up to about where its tensors
 // begin.
 std::string metadata_fingerprint(const GgufFile& file) {
-  if (std::filesystem::is_directory(file.path())) {  // of a Hugging Face folder: what its files came to
+  if (file.version() == 0) {  // of a Hugging Face folder: what its files came to
     std::string all;
     for (const auto& [key, entry] : file.metadata()) all += key + "=" + value_text(entry.value) + "\n";
     return fingerprint(all);

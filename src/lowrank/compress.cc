@@ -31,6 +31,13 @@ void check_options(const CompressOptions& o) {
     fail("refit: expected a ridge of 0 or more, found {}", *o.refit);
 }
 
+void check_queries(LoadedModel& model, const CompressOptions& options) {
+  for (const LayerWeights& layer : model.weights().layer)
+    if (options.qk > 0 && options.ranks.empty() && has_fixed_queries(model.spec(), layer))
+      fail("{}: queries and keys are normed as whole rows or less their mean, so that none of their dimensions can go: expected "
+           "a share of 0 for them (--qk 0)", model.path());
+}
+
 class Compressor {
  public:
   Compressor(LoadedModel& model, LoadedModel& dense, std::string_view text, const CompressOptions& options)
@@ -281,17 +288,6 @@ CompressedLayer uniform_ranks(int d_qk, int d_vo, int d_inter, const CompressOpt
           0,
           0};
 }
-
-namespace {
-
-void check_queries(LoadedModel& model, const CompressOptions& options) {
-  for (const LayerWeights& layer : model.weights().layer)
-    if (options.qk > 0 && options.ranks.empty() && has_fixed_queries(model.spec(), layer))
-      fail("{}: queries and keys are normed as whole rows or less their mean, so that none of their dimensions can go: expected "
-           "a share of 0 for them (--qk 0)", model.path());
-}
-
-}  // namespace
 
 CompressionReport compress(const std::string& in, std::string_view text, const CompressOptions& asked,
                            const std::string& out) {

@@ -273,19 +273,17 @@ void write_shrunk_model(const GgufFile& in, std::span<const ShrunkLayer> layers,
       }
       return;
     }
+    if (written_type(t) != t.dtype) {
+      std::vector<float> values(static_cast<std::size_t>(t.elements()));
+      t.dequantize_to(values.data());
+      return sink(std::as_bytes(std::span(values)));
+    }
     constexpr std::int64_t kTogether = 1024;  // rows, where they are made
     const std::int64_t step = t.data ? t.rows() : kTogether;
     const std::size_t row = row_bytes(t.dtype, t.shape[0]);
     for (std::int64_t first = 0; first < t.rows(); first += step) {
       const std::int64_t count = std::min(step, t.rows() - first);
-      const std::byte* rows = t.rows(first, count, room);
-      if (written_type(t) == t.dtype) {
-        sink(std::span(rows, static_cast<std::size_t>(count) * row));
-        continue;
-      }
-      std::vector<float> values(static_cast<std::size_t>(count * t.shape[0]));
-      dequantize(t.dtype, rows, values.data(), std::ssize(values));
-      sink(std::as_bytes(std::span(values)));
+      sink(std::span(t.rows(first, count, room), static_cast<std::size_t>(count) * row));
     }
   });
 }

@@ -53,12 +53,7 @@ void Pass::embed() {
   std::vector<TokenId> ids;
   for (const Run& run : batch.runs) ids.insert(ids.end(), run.tokens.begin(), run.tokens.end());
   const std::size_t stride = row_bytes(weights.embedding.dtype, width);
-  for_rows(pool, rows, [&](std::int64_t r) {
-    dequantize(weights.embedding.dtype, weights.embedding.data + static_cast<std::size_t>(ids[r]) * stride,
-               embedded + r * width, width);
-  });
-  if (weights.embedding_map) weights.embedding_map->apply(pool, work.sites, embedded, rows, x);
-  for_rows(pool, rows, [&](std::int64_t r) {
+  const auto complete = [&](std::int64_t r) {
     float* row = x + r * d;
     if (spec.embedding_scale != 1) scale(spec.embedding_scale, row, d);
     if (spec.positions == Positions::Learned) {
@@ -69,7 +64,15 @@ void Pass::embed() {
       add(learned.data(), row, d);
     }
     if (weights.embedding_norm.present) apply_norm(spec, weights.embedding_norm, row, row, d);
+  };
+  for_rows(pool, rows, [&](std::int64_t r) {
+    dequantize(weights.embedding.dtype, weights.embedding.data + static_cast<std::size_t>(ids[r]) * stride,
+               embedded + r * width, width);
+    if (!weights.embedding_map) complete(r);
   });
+  if (!weights.embedding_map) return;
+  weights.embedding_map->apply(pool, work.sites, embedded, rows, x);
+  for_rows(pool, rows, complete);
 }
 
 // Cosines and sines of every rotary for every row: the same for all layers.
@@ -83,10 +86,13 @@ void Pass::tabulate_angles() {
   }
   float* cosines = room(work.cosines, total);
   float* sines = room(work.sines, total);
-  std::vector<bool> is_long(static_cast<std::size_t>(rows));
-  for (const Run& run : batch.runs)
-    for (std::size_t t = 0; t < run.tokens.size() && run.cache && run.cache->long_context; ++t)
-      is_long[static_cast<std::size_t>(run.first_row) + t] = true;
+  std::vector<bool> is_long;  // by row; of most models no row is
+  if (spec.original_context > 0) {
+    is_long.resize(static_cast<std::size_t>(rows));
+    for (const Run& run : batch.runs)
+      if (run.cache && run.cache->long_context)
+        std::fill_n(is_long.begin() + run.first_row, run.tokens.size(), true);
+  }
   for_rows(pool, rows, [&](std::int64_t r) {
     for (std::size_t i = 0; i < spec.rotaries.size(); ++i) {
       const Rotary& rotary = spec.rotaries[i];
@@ -101,7 +107,7 @@ void Pass::tabulate_angles() {
         }
         continue;
       }
-      const float* frequencies = is_long[static_cast<std::size_t>(r)] && !rotary.long_frequencies.empty()
+      const float* frequencies = !rotary.long_frequencies.empty() && is_long[static_cast<std::size_t>(r)]
                                      ? rotary.long_frequencies.data()
                                      : rotary.frequencies.data();
       for (std::int64_t j = 0; j < n; ++j) {

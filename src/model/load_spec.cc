@@ -91,8 +91,7 @@ std::vector<float> read_rope_divisors(const GgufFile& file, std::string_view nam
     fail("{}: {}: expected {} F32 elements, found {} of type {}", file.path(), name, pairs, tensor->elements(),
          dtype_info(tensor->dtype).name);
   std::vector<float> divisors(static_cast<std::size_t>(pairs));
-  std::vector<std::byte> room;
-  dequantize(DType::F32, tensor->rows(0, tensor->rows(), room), divisors.data(), pairs);
+  tensor->dequantize_to(divisors.data());
   for (const float v : divisors)
     if (!std::isfinite(v) || v <= 0) fail("{}: {}: expected numbers above 0, found {}", file.path(), name, v);
   return divisors;

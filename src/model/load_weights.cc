@@ -63,8 +63,7 @@ class Loader {
     if (!can_dequantize(tensor->dtype))
       fail("{}: tensor {}: expected floats, found {}", file_.path(), name, dtype_info(tensor->dtype).name);
     weights_.floats.push_back(std::make_unique<AlignedVector<float>>(static_cast<std::size_t>(n * rows)));
-    std::vector<std::byte> made;
-    dequantize(tensor->dtype, tensor->rows(0, tensor->rows(), made), weights_.floats.back()->data(), n * rows);
+    tensor->dequantize_to(weights_.floats.back()->data());
     return weights_.floats.back()->data();
   }
 

@@ -80,6 +80,9 @@ struct ModelSpec {
   bool tied_head = false;     // the head is the embedding matrix
 
   std::vector<LayerSpec> layer;  // [layers]
+
+  // Whether a sequence made for so many tokens has the long frequencies.
+  bool is_long(std::int64_t tokens) const { return original_context > 0 && tokens > original_context; }
 };
 
 }  // namespace narrows

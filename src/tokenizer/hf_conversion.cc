@@ -24,22 +24,9 @@ constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
 constexpr std::size_t kLongest = 1024;               // bytes of a token that are looked at in every way
 constexpr std::string_view kThreeDigits = "[0-9][0-9][0-9]";
 
-// The steps of a normalizer or pre-tokenizer, sequences flattened.
-void flatten(const JsonItem& item, std::string_view members, std::vector<JsonItem>& steps, int depth = 0) {
-  constexpr int kDeepest = 16;
-  if (item.get("type").string() != "Sequence") {
-    steps.push_back(item);
-    return;
-  }
-  if (depth >= kDeepest) fail("{}: sequences nest more than {} deep", item.where(), kDeepest);
-  const JsonItem parts = item.get(members);
-  for (std::size_t i = 0; i < parts.array_size(); ++i) flatten(parts.element(i), members, steps, depth + 1);
-}
-
 std::vector<JsonItem> steps_of(const JsonItem& document, std::string_view key, std::string_view members) {
-  std::vector<JsonItem> steps;
-  if (const auto item = document.find(key)) flatten(*item, members, steps);
-  return steps;
+  const auto item = document.find(key);
+  return item ? sequence_parts(*item, members) : std::vector<JsonItem>();
 }
 
 bool is(const JsonItem& step, std::string_view type) { return step.get("type").string() == type; }

@@ -26,23 +26,18 @@ int byte_value(std::string_view spelling) {
 
 HfDecoder::HfDecoder(const JsonItem& document) {
   if (const auto decoder = document.find("decoder")) {
-    add(*decoder, 0);
+    for (const JsonItem& part : sequence_parts(*decoder, "decoders")) add(part);
   } else {
     space_before_ = strips_space_ = true;
   }
 }
 
-void HfDecoder::add(const JsonItem& description, int depth) {
-  constexpr int kDeepest = 16;
+void HfDecoder::add(const JsonItem& description) {
   const std::string& type = description.get("type").string();
   const auto replace = [&](OnigRegex pattern, std::string content) {
     steps_.push_back({Step::Kind::Replace, std::move(pattern), std::move(content)});
   };
-  if (type == "Sequence") {
-    if (depth >= kDeepest) fail("{}: sequences nest more than {} deep", description.where(), kDeepest);
-    const JsonItem parts = description.get("decoders");
-    for (std::size_t i = 0; i < parts.array_size(); ++i) add(parts.element(i), depth + 1);
-  } else if (type == "ByteLevel") {
+  if (type == "ByteLevel") {
     steps_.push_back({Step::Kind::ByteLevel, std::nullopt, ""});
   } else if (type == "ByteFallback") {
     steps_.push_back({Step::Kind::ByteFallback, std::nullopt, ""});

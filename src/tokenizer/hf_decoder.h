@@ -27,7 +27,7 @@ class HfDecoder {
     std::optional<OnigRegex> pattern;  // Replace
     std::string content;
   };
-  void add(const JsonItem& description, int depth);
+  void add(const JsonItem& part);
 
   std::vector<Step> steps_;
   bool space_before_ = false;

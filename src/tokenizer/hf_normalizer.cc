@@ -171,20 +171,17 @@ OnigRegex read_hf_pattern(const JsonItem& pattern) {
   return {regex.string(), regex.where()};
 }
 
-HfNormalizer::HfNormalizer(const JsonItem& description) { add(description, 0); }
+HfNormalizer::HfNormalizer(const JsonItem& description) {
+  for (const JsonItem& part : sequence_parts(description, "normalizers")) add(part);
+}
 HfNormalizer::HfNormalizer(HfNormalizer&&) noexcept = default;
 HfNormalizer& HfNormalizer::operator=(HfNormalizer&&) noexcept = default;
 HfNormalizer::~HfNormalizer() = default;
 
-void HfNormalizer::add(const JsonItem& description, int depth) {
-  constexpr int kDeepest = 16;
+void HfNormalizer::add(const JsonItem& description) {
   const std::string& type = description.get("type").string();
   const auto push = [&]<typename S>(S step) { steps_.push_back(std::make_unique<S>(std::move(step))); };
-  if (type == "Sequence") {
-    if (depth >= kDeepest) fail("{}: sequences nest more than {} deep", description.where(), kDeepest);
-    const JsonItem parts = description.get("normalizers");
-    for (std::size_t i = 0; i < parts.array_size(); ++i) add(parts.element(i), depth + 1);
-  } else if (type == "NFC" || type == "NFD") {
+  if (type == "NFC" || type == "NFD") {
     push(Form(type == "NFC", false));
   } else if (type == "NFKC" || type == "NFKD") {
     push(Form(type == "NFKC", true));

@@ -42,7 +42,7 @@ class HfNormalizer {
   };
 
  private:
-  void add(const JsonItem& description, int depth);
+  void add(const JsonItem& part);
   std::vector<std::unique_ptr<Step>> steps_;
 };
 

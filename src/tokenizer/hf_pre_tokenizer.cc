@@ -227,20 +227,17 @@ PrependScheme read_prepend_scheme(const JsonItem& metaspace) {
   scheme->expected("always, never or first");
 }
 
-HfPreTokenizer::HfPreTokenizer(const JsonItem& description) { add(description, 0); }
+HfPreTokenizer::HfPreTokenizer(const JsonItem& description) {
+  for (const JsonItem& part : sequence_parts(description, "pretokenizers")) add(part);
+}
 HfPreTokenizer::HfPreTokenizer(HfPreTokenizer&&) noexcept = default;
 HfPreTokenizer& HfPreTokenizer::operator=(HfPreTokenizer&&) noexcept = default;
 HfPreTokenizer::~HfPreTokenizer() = default;
 
-void HfPreTokenizer::add(const JsonItem& description, int depth) {
-  constexpr int kDeepest = 16;
+void HfPreTokenizer::add(const JsonItem& description) {
   const std::string& type = description.get("type").string();
   const auto push = [&]<typename S>(S step) { steps_.push_back(std::make_unique<S>(std::move(step))); };
-  if (type == "Sequence") {
-    if (depth >= kDeepest) fail("{}: sequences nest more than {} deep", description.where(), kDeepest);
-    const JsonItem parts = description.get("pretokenizers");
-    for (std::size_t i = 0; i < parts.array_size(); ++i) add(parts.element(i), depth + 1);
-  } else if (type == "ByteLevel") {
+  if (type == "ByteLevel") {
     if (description.boolean_or("add_prefix_space", true)) push(PrefixSpace());
     if (description.boolean_or("use_regex", true)) push(Split(by_regex(kGpt2), Behavior::Isolated));
     push(Bytes());

@@ -45,7 +45,7 @@ class HfPreTokenizer {
   };
 
  private:
-  void add(const JsonItem& description, int depth);
+  void add(const JsonItem& part);
   std::vector<std::unique_ptr<Step>> steps_;
 };
 

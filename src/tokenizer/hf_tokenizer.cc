@@ -20,14 +20,9 @@ TokenId read_token_id(const JsonItem& item) {
   return static_cast<TokenId>(item.integer(0, kHfMostTokens - 1));
 }
 
-void add_affixes(const JsonItem& processor, HfAffixes& affixes, int depth) {
-  constexpr int kDeepest = 16;
+void add_affixes(const JsonItem& processor, HfAffixes& affixes) {
   const std::string& type = processor.get("type").string();
-  if (type == "Sequence") {
-    if (depth >= kDeepest) fail("{}: sequences nest more than {} deep", processor.where(), kDeepest);
-    const JsonItem parts = processor.get("processors");
-    for (std::size_t i = 0; i < parts.array_size(); ++i) add_affixes(parts.element(i), affixes, depth + 1);
-  } else if (type == "TemplateProcessing") {
+  if (type == "TemplateProcessing") {
     std::vector<TokenId> prefix, suffix;
     bool text = false;
     const JsonItem single = processor.get("single");
@@ -194,7 +189,8 @@ class HfTokenizer final : public Tokenizer {
 
 HfAffixes read_hf_affixes(const JsonItem& document) {
   HfAffixes affixes;
-  if (const auto processor = document.find("post_processor")) add_affixes(*processor, affixes, 0);
+  if (const auto processor = document.find("post_processor"))
+    for (const JsonItem& part : sequence_parts(*processor, "processors")) add_affixes(part, affixes);
   return affixes;
 }
 

@@ -108,6 +108,27 @@ bool JsonItem::boolean_or(std::string_view key, bool fallback) const {
   return item ? item->boolean() : fallback;
 }
 
+namespace {
+
+void add_parts(const JsonItem& component, std::string_view members, std::vector<JsonItem>& parts, int depth) {
+  constexpr int kDeepest = 16;
+  if (component.get("type").string() != "Sequence") {
+    parts.push_back(component);
+    return;
+  }
+  if (depth >= kDeepest) fail("{}: sequences nest more than {} deep", component.where(), kDeepest);
+  const JsonItem list = component.get(members);
+  for (std::size_t i = 0; i < list.array_size(); ++i) add_parts(list.element(i), members, parts, depth + 1);
+}
+
+}  // namespace
+
+std::vector<JsonItem> sequence_parts(const JsonItem& component, std::string_view members) {
+  std::vector<JsonItem> parts;
+  add_parts(component, members, parts, 0);
+  return parts;
+}
+
 nlohmann::json parse_tokenizer_json(std::string_view text, const std::string& source) {
   try {
     return nlohmann::json::parse(text);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace narrows {
 
@@ -46,6 +47,10 @@ class JsonItem {
   const nlohmann::json* value_;
   std::string source_, path_;
 };
+
+// The parts of a component of a tokenizer.json: those that its type "Sequence" has under `members`, and theirs, in order;
+// of another type itself. Throws Error if sequences nest too deep.
+std::vector<JsonItem> sequence_parts(const JsonItem& component, std::string_view members);
 
 // Throws Error naming `source` and the place if `text` is not JSON.
 nlohmann::json parse_tokenizer_json(std::string_view text, const std::string& source);

@@ -1,5 +1,6 @@
 // The bytes are a config.json, a zero byte and a model.safetensors: loads them as a Hugging Face folder and computes three
 // tokens, two of a prompt, one of decode.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -7,8 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "huggingface/folder.h"
-#include "narrows/narrows.h"
+#include "step_model.h"
 
 namespace {
 
@@ -36,16 +36,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t config = zero ? static_cast<std::size_t>(static_cast<const std::uint8_t*>(zero) - data) : size;
   write(folder + "/config.json", data, config);
   write(folder + "/model.safetensors", data + std::min(config + 1, size), size - std::min(config + 1, size));
-  try {
-    const auto model = Model::load(folder, {.threads = 1});
-    const auto last = model->vocab_size() - 1;
-    Session session(model, {.kv_type = KvType::F32});
-    const TokenId prompt[] = {0, last};
-    session.step(prompt);
-    session.step(last / 2);
-    model->describe();
-  } catch (const Error& error) {
-    if (std::string(error.what()).find('\n') != std::string::npos) std::abort();
-  }
+  step_model(folder, {.threads = 1}, KvType::F32);
   return 0;
 }

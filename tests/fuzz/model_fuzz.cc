@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "narrows/narrows.h"
+#include "step_model.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace narrows;
@@ -14,17 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const std::string path = "/proc/self/fd/" + std::to_string(fd);
   if (fd < 0 || ftruncate(fd, 0) != 0 || pwrite(fd, data, size, 0) != static_cast<ssize_t>(size))
     std::abort();
-  try {
-    const auto model = Model::load(path, {.threads = 1, .repack = size % 2 == 0});
-    const auto last = model->vocab_size() - 1;
-    constexpr KvType types[] = {KvType::F16, KvType::F32, KvType::Q8_0};
-    Session session(model, {.kv_type = types[size % 3]});
-    const TokenId prompt[] = {0, last};
-    session.step(prompt);
-    session.step(last / 2);
-    model->describe();
-  } catch (const Error& error) {
-    if (std::string(error.what()).find('\n') != std::string::npos) std::abort();
-  }
+  constexpr KvType types[] = {KvType::F16, KvType::F32, KvType::Q8_0};
+  step_model(path, {.threads = 1, .repack = size % 2 == 0}, types[size % 3]);
   return 0;
 }

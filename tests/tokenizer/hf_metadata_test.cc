@@ -9,12 +9,14 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "formats/temp_dir.h"
 #include "narrows/error.h"
 #include "tokenizer/charsmap.h"
 #include "tokenizer/hf_tokenizer.h"
 #include "tokenizer/hf_vocabulary.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8.h"
+#include "tokenizer/read_file.h"
 
 namespace narrows {
 namespace {
@@ -23,28 +25,17 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  EXPECT_TRUE(in) << path;
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-// A folder that goes when the test does.
+// One file after the other into a folder that goes when the test does.
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = testing::TempDir() + "hf_metadata_XXXXXX";
-    path_ = mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
   const TemporaryFolder& file(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name, std::ios::binary) << text;
+    dir_.write(name, text);
     return *this;
   }
-  std::string path() const { return path_.string(); }
+  std::string path() const { return dir_.file("."); }
 
  private:
-  std::filesystem::path path_;
+  TempDir dir_;
 };
 
 // The tokenizer of a GGUF file with the metadata.

@@ -13,6 +13,7 @@
 #include "narrows/error.h"
 #include "tokenizer/hf_vocabulary.h"
 #include "tokenizer/onig_regex.h"
+#include "tokenizer/read_file.h"
 
 namespace narrows {
 namespace {
@@ -20,12 +21,6 @@ namespace {
 using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  EXPECT_TRUE(in) << path;
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 std::uint32_t hash(std::string_view bytes) {
   std::uint64_t hash = 0xCBF29CE484222325u;
